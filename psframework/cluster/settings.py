@@ -1,0 +1,142 @@
+"""What a process is told: flags > `PSF_*` environment > `psf.toml` > defaults, by pydantic-settings.
+
+`PSF_CONFIG` names another file than `./psf.toml`. Lists are separated by commas, or the flag is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from psframework.errors import ConfigurationError
+
+Names = Annotated[tuple[str, ...], NoDecode]
+
+
+class Settings(BaseSettings):
+    """What every process of a cluster may be told: whom it talks to, and who it is."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PSF_",
+        env_ignore_empty=True,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        extra="ignore",
+        populate_by_name=True,
+    )
+
+    coordinator: Names = Field((), description="addresses HOST:PORT of the coordinator(s)")
+    name: str | None = Field(None, description="its name; default: the role and the lowest free number")
+    tls_dir: Path | None = Field(
+        None, description="folder with ca.pem, cert.pem, key.pem: turns mutual TLS on"
+    )
+    token_file: Path | None = Field(None, description="file (mode 0600) with the bearer token of the cluster")
+    lanes: str | None = Field(None, description="lanes to offer, for tests: inline,striped,shm")
+
+    @field_validator("coordinator", "advertise", "import_modules", mode="before", check_fields=False)
+    @classmethod
+    def _split(cls, value: object) -> object:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, Sequence):
+            return value
+        return tuple(part.strip() for item in items for part in str(item).split(",") if part.strip())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order of precedence (the command line, where it is read, goes before all of these)."""
+        if isinstance(env_settings, EnvSettingsSource):
+            env_settings.env_vars = _own_variables(env_settings.env_vars)
+        toml = TomlConfigSettingsSource(settings_cls, toml_file=os.environ.get("PSF_CONFIG", "psf.toml"))
+        return init_settings, env_settings, toml
+
+    @classmethod
+    def load(cls, **values: Any) -> Self:
+        """Reads environment and file; `values` that are not None win over both.
+
+        Raises:
+            ConfigurationError: a value that doesn't fit, named with the setting it was given for.
+        """
+        try:
+            return cls(**{key: value for key, value in values.items() if value is not None})
+        except (ValidationError, SettingsError, ValueError) as error:
+            raise ConfigurationError(_explain(error)) from error
+
+    @classmethod
+    def from_command_line(cls, arguments: Sequence[str], program: str) -> Self:
+        """As `load`, with the command line on top. `--help` and unknown flags end the process as usual."""
+        try:
+            return cls(_cli_parse_args=list(arguments), _cli_prog_name=program)
+        except (ValidationError, SettingsError, ValueError) as error:
+            raise ConfigurationError(_explain(error)) from error
+
+
+class ServiceSettings(Settings):
+    """Flags of a service; each can stand in the environment (PSF_BIND=...) and in psf.toml too."""
+
+    bind: str = Field("127.0.0.1:0", description="HOST:PORT to listen on; port 0: the system chooses one")
+    advertise: Names = Field((), description="HOST:PORT by which others reach it; repeatable")
+    port_range: str | None = Field(None, description="LOW-HIGH: with port 0, the first free one of these")
+    plaintext: bool = Field(False, description="serve beyond loopback without TLS")
+    lease: float = Field(5.0, gt=0, le=3600, description="seconds of silence that count as death")
+    local_processes: int | None = Field(None, ge=1, description="processes that share this machine's cores")
+    join_timeout: float = Field(30.0, gt=0, description="seconds to wait for the coordinator at the start")
+    import_modules: Names = Field((), alias="import", description="modules to import at start; repeatable")
+    max_request: int = Field(64 << 20, ge=1 << 16, description="largest gRPC message in bytes")
+
+
+class CoordinatorSettings(ServiceSettings):
+    """Flags of the coordinator."""
+
+    state: Path | None = Field(
+        None, description="SQLite file that keeps the cluster's state; default: a temporary file, or with a "
+        "fixed port ~/.local/state/psframework/coordinator-PORT.sqlite",
+    )  # fmt: skip
+
+
+class ParameterServerSettings(ServiceSettings):
+    """Flags of a parameter-server shard."""
+
+    memory_limit: int | None = Field(None, ge=1 << 20, description="bytes it may hold; default: no limit")
+
+
+def _own_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Only `PSF_*`; `import` is a keyword, so its field has an alias, read unprefixed otherwise."""
+    own = {key: value for key, value in variables.items() if key.startswith("psf_")}
+    if own.get("psf_import"):
+        own["import"] = own["psf_import"]
+    return own
+
+
+def _explain(error: Exception) -> str:
+    """One line out of pydantic's report: which setting, what is wrong with it."""
+    if isinstance(error, ValidationError):
+        problems = [f"{_flag(problem['loc'])}: {problem['msg'].lower()}" for problem in error.errors()]
+        return "bad settings: " + "; ".join(problems)
+    return f"bad settings: {error}"
+
+
+def _flag(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]) if location else "?"
+    return f"--{name.replace('_', '-')} (PSF_{name.upper()})"
