@@ -1,0 +1,1 @@
+"""Bytes and memory: array specs, the raw codec, chunks, lanes, shared segments. No gRPC here."""

@@ -1,0 +1,216 @@
+"""Cutting payloads into chunks and putting them together again; pure state, no I/O.
+
+A payload is a list of *parts* (arrays' bytes) of known sizes, seen as one line of bytes, part after
+part. A chunk is a range of that line, named by the part and the offset where it starts; it may run on
+into the following parts, so a thousand tiny parts travel in one chunk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from psframework.errors import ArgumentError, WireError
+from psframework.wire.memory import Buffer, copy_into, empty
+
+CHUNK_BYTES: Final = 1 << 20
+"""Size of a chunk: large enough to be cheap, small enough that no loop stalls over it."""
+
+MAX_TRANSFER: Final = 8 << 30
+"""Default bound of one payload: 8 GiB. Services pass their own, lower one."""
+
+MAX_PARTS: Final = 1 << 20
+_MAX_HOLES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One range of a payload.
+
+    Attributes:
+        part: index of the part it starts in.
+        offset: bytes into that part.
+        nbytes: its length; it may reach into the parts that follow.
+    """
+
+    part: int
+    offset: int
+    nbytes: int
+
+
+def split(sizes: Sequence[int], chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """Cuts parts of these sizes into chunks of at most `chunk_bytes`, in order.
+
+    Small parts are packed: a chunk ends at the end of a part unless whole following parts fit too.
+    Empty parts take no chunk of their own. Several stripes may share the iterator: each takes the
+    next chunk when it has room, which balances them better than a fixed deal.
+    """
+    if chunk_bytes < 1:
+        raise ArgumentError(f"chunk_bytes={chunk_bytes}; it must be positive")
+    first, packed = 0, 0
+    for part, size in enumerate(sizes):
+        if packed and packed + size > chunk_bytes:
+            yield Chunk(first, 0, packed)
+            packed = 0
+        if size > chunk_bytes:
+            for offset in range(0, size, chunk_bytes):
+                yield Chunk(part, offset, min(chunk_bytes, size - offset))
+        elif size:
+            first, packed = (first if packed else part), packed + size
+    if packed:
+        yield Chunk(first, 0, packed)
+
+
+def stripe(chunks: Sequence[Chunk], stripes: int) -> list[list[Chunk]]:
+    """Deals chunks out to `stripes` streams, round robin."""
+    return [list(chunks[index::stripes]) for index in range(stripes)]
+
+
+def pieces(parts: Sequence[Buffer], chunk: Chunk) -> list[memoryview]:
+    """The bytes of a chunk: views into the parts, without a copy."""
+    found, part, offset, left = [], chunk.part, chunk.offset, chunk.nbytes
+    while left:
+        view = memoryview(parts[part])[offset : offset + left]
+        found.append(view)
+        part, offset, left = part + 1, 0, left - len(view)
+    return [view for view in found if len(view)]
+
+
+class Assembly:
+    """A payload being received: takes chunks in any order, over any number of streams.
+
+    Nothing is allocated for a part before its first byte arrives, and sizes are checked when the
+    assembly is made. A byte that came already is ignored, so a resent chunk does no harm.
+
+    Args:
+        sizes: bytes of each part, as the peer announced them.
+        max_bytes: most bytes that the parts may have together.
+        into: buffers to receive into, one a part, of exactly these sizes; None allocates.
+        allocate: makes a buffer of n bytes (`BufferPool.take` to reuse memory).
+
+    Raises:
+        WireError: the sizes are too many, negative, or larger than `max_bytes` together.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        max_bytes: int = MAX_TRANSFER,
+        into: Sequence[memoryview] | None = None,
+        allocate: Callable[[int], memoryview] = empty,
+    ) -> None:
+        self.sizes = check_sizes(sizes, max_bytes=max_bytes)
+        self._starts = [0, *accumulate(self.sizes)]
+        self._missing = list(self.sizes)
+        self._allocate = allocate
+        self._buffers: list[memoryview | None] = [None] * len(self.sizes)
+        if into is not None:
+            if tuple(len(buffer) for buffer in into) != self.sizes:
+                raise ArgumentError("the buffers to receive into do not have the announced sizes")
+            self._buffers = list(into)
+        # Ranges received so far on the line of bytes: disjoint, sorted, not touching.
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self.received = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts together."""
+        return self._starts[-1]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte is here."""
+        return self.received == self.total
+
+    @property
+    def empty_parts(self) -> list[int]:
+        """Parts without bytes: complete from the start, `accept` never returns them."""
+        return [part for part, size in enumerate(self.sizes) if size == 0]
+
+    def part(self, index: int) -> memoryview:
+        """The buffer of one part; complete only if `accept` said so."""
+        buffer = self._buffers[index]
+        if buffer is None:
+            buffer = self._buffers[index] = self._allocate(self.sizes[index])
+        return buffer
+
+    def parts(self) -> list[memoryview]:
+        """The buffers of all parts, once `complete`."""
+        return [self.part(index) for index in range(len(self.sizes))]
+
+    def accept(self, part: int, offset: int, data: Buffer) -> list[int]:
+        """Takes one chunk; returns the parts that it completed.
+
+        Raises:
+            WireError: the chunk lies outside the payload.
+        """
+        view = memoryview(data)
+        if not 0 <= part < len(self.sizes) or not 0 <= offset <= self.sizes[part]:
+            raise WireError(f"a chunk at part {part}, offset {offset}: there is no such place")
+        begin = self._starts[part] + offset
+        if view.nbytes > self.total - begin:
+            raise WireError(f"a chunk of {view.nbytes} bytes where {self.total - begin} are left")
+        completed: list[int] = []
+        for low, high in self._claim(begin, begin + view.nbytes):
+            self._store(low, view[low - begin : high - begin], completed)
+        return completed
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Ranges of the line of bytes that have not come yet, as (begin, end)."""
+        begins, ends = [*self._begins, self.total], [0, *self._ends]
+        return [(low, high) for low, high in zip(ends, begins) if low < high]
+
+    def _store(self, low: int, view: memoryview, completed: list[int]) -> None:
+        """Copies bytes to place `low` of the line, over as many parts as they span."""
+        part = bisect_right(self._starts, low) - 1
+        while len(view):
+            offset = low - self._starts[part]
+            here = view[: self.sizes[part] - offset]
+            if len(here):
+                copy_into(self.part(part)[offset : offset + len(here)], here)
+                self._missing[part] -= len(here)
+                if not self._missing[part]:
+                    completed.append(part)
+            low, view, part = low + len(here), view[len(here) :], part + 1
+
+    def _claim(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Marks [low, high) as received and returns the ranges of it that are new."""
+        if low == high:
+            return []
+        first = bisect_left(self._ends, low)
+        last = bisect_right(self._begins, high)
+        new, cursor = [], low
+        for begin, end in zip(self._begins[first:last], self._ends[first:last]):
+            if cursor < begin:
+                new.append((cursor, begin))
+            cursor = max(cursor, end)
+        if cursor < high:
+            new.append((cursor, high))
+        if first < last:
+            low, high = min(low, self._begins[first]), max(high, self._ends[last - 1])
+        elif len(self._begins) >= _MAX_HOLES:
+            raise WireError(f"a payload in more than {_MAX_HOLES} scattered pieces")
+        self._begins[first:last], self._ends[first:last] = [low], [high]
+        self.received += sum(end - begin for begin, end in new)
+        return new
+
+
+def check_sizes(sizes: Sequence[int], *, max_bytes: int = MAX_TRANSFER) -> tuple[int, ...]:
+    """Checks the sizes that a peer announced, before anything is allocated for them.
+
+    Raises:
+        WireError: too many parts, a negative size, or more than `max_bytes` together.
+    """
+    if len(sizes) > MAX_PARTS:
+        raise WireError(f"a payload of {len(sizes)} parts; at most {MAX_PARTS} are allowed")
+    checked = tuple(sizes)
+    if min(checked, default=0) < 0:
+        raise WireError("a part of negative size")
+    if sum(checked) > max_bytes:
+        raise WireError(f"a payload of {sum(checked)} bytes; at most {max_bytes} are allowed")
+    return checked

@@ -1,0 +1,137 @@
+"""Lanes: the ways a payload may travel, how two ends agree on them, and which one a payload takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from psframework.errors import ConfigurationError
+from psframework.wire import shm
+
+INLINE_BYTES: Final = 64 * 1024
+"""Payloads up to this many bytes travel in the call stream itself."""
+
+STRIPES: Final = 4
+"""Streams of the striped lane; more of them were not faster on one channel."""
+
+
+class Lane(Enum):
+    """One way for a payload to travel; the value is its name in flags and in the handshake."""
+
+    INLINE = "inline"
+    """In the frame of its call; every pair of peers can."""
+    STRIPED = "striped"
+    """In chunks over several streams of their own."""
+    SHM = "shm"
+    """In a segment that both ends have mapped: only its place travels."""
+
+
+def available() -> frozenset[Lane]:
+    """The lanes that this machine can offer."""
+    return frozenset(lane for lane in Lane if lane is not Lane.SHM or shm.available())
+
+
+def parse(text: str) -> frozenset[Lane]:
+    """Lanes of a flag such as "inline,striped". Inline is always among them.
+
+    Raises:
+        ConfigurationError: a name that is no lane, or a lane that this machine does not have.
+    """
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    known = {lane.value: lane for lane in Lane}
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ConfigurationError(f"lanes {text!r}: name some of {', '.join(known)}, separated by commas")
+    lanes = frozenset(known[name] for name in names)
+    if missing := lanes - available():
+        raise ConfigurationError(
+            f"lanes {text!r}: this machine has no {' or '.join(x.value for x in missing)}"
+        )
+    return lanes | {Lane.INLINE}
+
+
+def offered(text: str | None = None, environment: Mapping[str, str] = os.environ) -> frozenset[Lane]:
+    """The lanes to offer: `text` (a flag), else PSF_LANES, else all that this machine has."""
+    chosen = text or environment.get("PSF_LANES")
+    return parse(chosen) if chosen else available()
+
+
+def negotiate(ours: Iterable[Lane], names: Iterable[str]) -> frozenset[Lane]:
+    """The lanes both ends can use, from ours and the peer's names; names we don't know are skipped."""
+    theirs = frozenset(names)
+    return frozenset(lane for lane in ours if lane.value in theirs) | {Lane.INLINE}
+
+
+def choose(sizes: Sequence[int], lanes: frozenset[Lane], *, in_segment: bool = False) -> Lane:
+    """The lane for a payload of parts of these sizes.
+
+    Args:
+        sizes: bytes of each part.
+        lanes: what both ends agreed on.
+        in_segment: whether the payload already lies in a segment shared with this peer.
+    """
+    if in_segment and Lane.SHM in lanes:
+        return Lane.SHM
+    if Lane.STRIPED not in lanes or sum(sizes) <= INLINE_BYTES:
+        return Lane.INLINE
+    return Lane.STRIPED
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went one way over one lane.
+
+    Attributes:
+        messages: payloads.
+        nbytes: their bytes, without headers.
+    """
+
+    messages: int = 0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class LaneStats:
+    """Traffic of one peer, or of all, by lane.
+
+    Attributes:
+        sent: by lane, what left this process.
+        received: by lane, what came in.
+    """
+
+    sent: dict[Lane, Traffic] = field(default_factory=lambda: {lane: Traffic() for lane in Lane})
+    received: dict[Lane, Traffic] = field(default_factory=lambda: {lane: Traffic() for lane in Lane})
+
+    def add_sent(self, lane: Lane, nbytes: int, messages: int = 1) -> None:
+        """Counts a payload that left."""
+        _count(self.sent[lane], nbytes, messages)
+
+    def add_received(self, lane: Lane, nbytes: int, messages: int = 1) -> None:
+        """Counts a payload that came in."""
+        _count(self.received[lane], nbytes, messages)
+
+    def merge(self, other: LaneStats) -> None:
+        """Adds the traffic of `other` to this one."""
+        for lane in Lane:
+            self.add_sent(lane, other.sent[lane].nbytes, other.sent[lane].messages)
+            self.add_received(lane, other.received[lane].nbytes, other.received[lane].messages)
+
+    def snapshot(self) -> dict[str, dict[str, int]]:
+        """Plain numbers by lane name: messages_sent, bytes_sent, messages_received, bytes_received."""
+        return {
+            lane.value: {
+                "messages_sent": self.sent[lane].messages,
+                "bytes_sent": self.sent[lane].nbytes,
+                "messages_received": self.received[lane].messages,
+                "bytes_received": self.received[lane].nbytes,
+            }
+            for lane in Lane
+        }
+
+
+def _count(traffic: Traffic, nbytes: int, messages: int) -> None:
+    traffic.messages += messages
+    traffic.nbytes += nbytes

@@ -1,0 +1,179 @@
+"""The receiving end of `wire.handover`: a Unix socket where peers on this host hand over segments."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Final
+
+from psframework.errors import ConfigurationError, PsfError, WireError
+from psframework.wire import handover
+from psframework.wire.shm import MAX_SEGMENT, Segment
+
+log = logging.getLogger("psframework.wire")
+
+OnSegment = Callable[[bytes, int, Segment], None]
+
+_BACKLOG: Final = 64
+_MAX_CONNECTIONS: Final = 64
+
+
+class SegmentServer:
+    """Receives segments from peers that know a session key; an async context manager.
+
+    The directory is made with mode 0700 if it is missing; the socket has a random name and is removed
+    on leaving. A socket left over by a killed process is harmless: nobody listens, dialling it fails.
+
+    Args:
+        directory: where the socket goes; None for `handover.default_directory()`.
+        on_segment: called on the loop with (session key, segment id, segment), and owner of the segment
+            from then on; a PsfError that it raises is the peer's refusal (the segment is then closed).
+        max_bytes: largest segment to accept.
+        seconds: how long one handover may take.
+
+    Raises (on entering):
+        ConfigurationError: no socket can be made there; the shared-memory lane is then not offered.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        on_segment: OnSegment | None = None,
+        *,
+        max_bytes: int = MAX_SEGMENT,
+        seconds: float = 5.0,
+    ) -> None:
+        self.on_segment = on_segment
+        self._directory = handover.default_directory() if directory is None else Path(directory)
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._keys: dict[bytes, bytes] = {}
+        self._socket: socket.socket | None = None
+        self._path: Path | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def path(self) -> str:
+        """Absolute path of the socket, to tell the peer on the call stream."""
+        if self._path is None:
+            raise ConfigurationError("the segment server is not running: enter it with `async with`")
+        return str(self._path)
+
+    def expect(self, session_key: bytes) -> None:
+        """Accepts segments under this key from now on; without it a key is refused."""
+        self._keys[handover.fingerprint(session_key)] = session_key
+
+    def forget(self, session_key: bytes) -> None:
+        """Refuses the key from now on; segments already handed over stay."""
+        self._keys.pop(handover.fingerprint(session_key), None)
+
+    async def __aenter__(self) -> SegmentServer:
+        if not hasattr(socket, "SOCK_SEQPACKET") or not hasattr(socket, "AF_UNIX"):
+            raise ConfigurationError("shared segments need Linux; use the lanes inline,striped")
+        path = handover.prepare_directory(self._directory) / f"{secrets.token_hex(8)}.sock"
+        sock = handover.unix_socket()
+        try:
+            with handover.socket_address(path) as address:
+                sock.bind(address)
+            self._socket, self._path = sock, path
+            path.chmod(0o660)
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            sock.close()
+            self._close()
+            raise ConfigurationError(f"can't listen at {path}: {error}; set PSF_SHM_DIR") from None
+        self._spawn(self._accept(sock))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        self._socket = self._path = None
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                await handover.wait_for(listener)
+                continue
+            except OSError as error:  # out of descriptors: others will give some back
+                log.warning("can't accept a segment handover now: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._tasks) > _MAX_CONNECTIONS:
+                connection.close()
+                continue
+            connection.setblocking(False)
+            self._spawn(self._serve(connection))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await self._handover(connection)
+            except (PsfError, OSError) as error:
+                log.warning("refused a segment from %s: %s", _credentials(connection), error)
+                with contextlib.suppress(OSError):
+                    connection.send(handover.pack_answer(error))
+
+    async def _handover(self, connection: socket.socket) -> None:
+        hello = (await handover.receive(connection))[1]
+        key = handover.read_hello(hello, self._keys)
+        challenge, nonce = handover.pack_challenge(key, hello)
+        await handover.send(connection, challenge)
+        fd, offer = await handover.receive(connection, descriptor=True)
+        try:
+            segment_id = handover.read_offer(key, hello, nonce, offer)
+            if fd < 0:
+                raise WireError("an offer without a descriptor")
+        except PsfError:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        self._take(key, segment_id, Segment.from_fd(fd, max_bytes=self._max_bytes))
+        await handover.send(connection, handover.pack_answer(None))
+
+    def _take(self, key: bytes, segment_id: int, segment: Segment) -> None:
+        try:
+            # The key may have been forgotten while the packets were under way.
+            if self.on_segment is None or handover.fingerprint(key) not in self._keys:
+                raise WireError("nobody takes segments here")
+            self.on_segment(key, segment_id, segment)
+        except BaseException:
+            segment.close()
+            raise
+
+
+def _credentials(connection: socket.socket) -> str:
+    """Who is at the other end, for the log."""
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    except OSError:
+        return "an unknown process"
+    pid, uid, _ = struct.unpack("3i", raw)
+    return f"process {pid} of user {uid}"
