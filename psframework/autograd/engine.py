@@ -1,0 +1,263 @@
+"""The backward pass: gradients in a dict, nodes in descending order, no recursion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+
+from psframework import backend
+from psframework.autograd.node import Node
+from psframework.backend import Array
+from psframework.errors import ArgumentError, AutogradError
+
+if TYPE_CHECKING:
+    from psframework.autograd.tensor import Tensor
+
+Key: TypeAlias = "Node | Tensor"
+Seed: TypeAlias = "Array | Tensor | None"
+
+_ndarray = np.ndarray
+
+
+def backward(
+    roots: Sequence[Tensor],
+    seeds: Sequence[Seed] | None = None,
+    *,
+    retain_graph: bool = False,
+    keep: Iterable[Key] = (),
+) -> dict[Key, Array]:
+    """Gradients of all roots together, with respect to every leaf below them. No `grad` is touched.
+
+    Args:
+        roots: tensors that require grad.
+        seeds: the gradient of each root, of its shape. None, or an item that is None, means 1 for a root of one element.
+        retain_graph: keep rules and saved arrays for another backward; else they are freed node by node.
+        keep: nodes whose gradients are wanted too.
+
+    Returns:
+        {leaf or kept node: gradient}. The caller owns the leaves' arrays: they share memory with nothing, are
+        C-contiguous and have the leaf's dtype.
+
+    Raises:
+        AutogradError: a root does not require grad, the graph was freed, or a saved array was changed in place.
+    """
+    gradients, heap = _start(roots, seeds)
+    kept = frozenset(keep)
+    result: dict[Key, Array] = {}
+    mine: set[Key] = set()  # sums made here: later contributions are added in place
+    while heap:
+        node = heappop(heap)[1]
+        gradient = gradients.pop(node)
+        if node.hooks is not None:
+            gradient = _run_hooks(node.hooks, gradient)
+        if node in kept:
+            result[node] = gradient
+        rule = node.backward
+        if rule is None:
+            raise AutogradError(_FREED.format(node.name))
+        for version, count in node.saved:
+            if version[0] != count:
+                raise AutogradError(_CHANGED.format(node.name, version[0] - count))
+        edges = node.edges
+        contributions = rule(gradient)
+        if not retain_graph:
+            node.backward = None
+            node.edges = node.saved = ()
+        for edge, contribution in zip(edges, contributions):
+            if edge is None or contribution is None:
+                continue
+            if type(contribution) is not _ndarray:
+                contribution = _as_array(contribution, gradient)
+            total = gradients.get(edge)
+            if total is None:
+                gradients[edge] = contribution
+                if isinstance(edge, Node):
+                    heappush(heap, (-edge.order, edge))
+            elif edge in mine:
+                total += contribution
+            else:
+                gradients[edge] = _as_array(total + contribution, total)
+                mine.add(edge)
+    # Whatever still refers to a contribution would make it look shared.
+    gradient = contributions = contribution = total = None  # type: ignore[assignment]
+    for key in gradients:
+        result[key] = _finish(cast("Tensor", key), gradients)
+    return result
+
+
+_FREED = (
+    "the graph of '{}' was freed by an earlier backward: run the forward again, "
+    "or pass retain_graph=True to the first backward"
+)
+_CHANGED = (
+    "an array that the backward of '{}' needs was changed in place {} time(s) since its forward: "
+    "use an operation that is not in place, or change a copy"
+)
+
+
+def _start(
+    roots: Sequence[Tensor], seeds: Sequence[Seed] | None
+) -> tuple[dict[Key, Array], list[tuple[int, Node]]]:
+    if seeds is None:
+        seeds = [None] * len(roots)
+    elif len(seeds) != len(roots):
+        raise ArgumentError(f"{len(roots)} roots, but {len(seeds)} seeds: give one for each root")
+    gradients: dict[Key, Array] = {}
+    heap: list[tuple[int, Node]] = []
+    for root, seed in zip(roots, seeds):
+        if not root._requires_grad:
+            raise AutogradError(
+                "backward from a tensor that does not require grad: it was made under no_grad, by detach, "
+                "or from constants only; set requires_grad=True on an input"
+            )
+        key: Key = root._node or root
+        gradient = _seed(root, seed)
+        if key in gradients:
+            gradients[key] = gradients[key] + gradient
+            continue
+        gradients[key] = gradient
+        if isinstance(key, Node):
+            heappush(heap, (-key.order, key))
+    return gradients, heap
+
+
+def _seed(root: Tensor, seed: Seed) -> Array:
+    data = root._data
+    if seed is None:
+        if data.size != 1:
+            raise AutogradError(
+                f"backward from a tensor of shape {data.shape} needs a seed of that shape: "
+                "only a tensor of one element has a default"
+            )
+        return cast(Array, backend.xp(data).ones_like(data))
+    array: Array = getattr(seed, "_data", seed)
+    if not backend.is_array(array):
+        array = backend.array_like(array, data)
+    if array.shape != data.shape:
+        raise ArgumentError(f"seed of shape {array.shape} for a tensor of shape {data.shape}")
+    return array if array.dtype == data.dtype else array.astype(data.dtype)
+
+
+def _as_array(value: Any, like: Array) -> Array:
+    """NumPy answers scalars where arrays without axes went in."""
+    return cast(Array, value) if backend.is_array(value) else backend.array_like(value, like)
+
+
+def _run_hooks(hooks: Iterable[Callable[[Array], Any]], gradient: Array) -> Array:
+    for hook in list(hooks):
+        replacement = hook(gradient)
+        if replacement is not None:
+            replacement = _as_array(getattr(replacement, "_data", replacement), gradient)
+            if replacement.shape != gradient.shape:
+                raise AutogradError(
+                    f"a hook returned shape {replacement.shape} for a gradient of shape {gradient.shape}"
+                )
+            gradient = replacement
+    return gradient
+
+
+_box = [object()]
+_ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
+
+
+def _finish(leaf: Tensor, gradients: dict[Key, Array]) -> Array:
+    """A leaf's gradient as its owner may keep it."""
+    shared = getrefcount(gradients[leaf]) > _ALONE
+    gradient, data = gradients[leaf], leaf._data
+    if gradient.shape != data.shape:
+        raise AutogradError(f"gradient of shape {gradient.shape} for a leaf of shape {data.shape}")
+    if leaf.leaf_hooks is not None:
+        gradient = _run_hooks(leaf.leaf_hooks, gradient)
+    if gradient.dtype != data.dtype:
+        return gradient.astype(data.dtype, order="C")
+    # A rule may answer one array for two inputs, a view, or an array that somebody else holds.
+    if shared or gradient.base is not None or not gradient.flags.c_contiguous:
+        return gradient.copy()
+    return gradient
+
+
+def backward_into_grad(
+    roots: Sequence[Tensor], seeds: Sequence[Seed] | None = None, retain_graph: bool = False
+) -> None:
+    """As `backward`, and add what comes out to each leaf's `grad`."""
+    for leaf, gradient in backward(roots, seeds, retain_graph=retain_graph).items():
+        deposit(cast("Tensor", leaf), gradient)
+
+
+def deposit(leaf: Tensor, gradient: Array) -> None:
+    """Add `gradient` to `leaf.grad`, or to its buffer; the array passes to the leaf."""
+    total, buffer = leaf._grad, leaf.grad_buffer
+    if buffer is None:
+        if total is None:
+            leaf._grad = gradient
+        elif total.flags.writeable:
+            total += gradient
+        else:
+            leaf._grad = _as_array(total + gradient, gradient)
+        return
+    if total is None:
+        buffer[...] = gradient
+    elif total is buffer:
+        buffer += gradient
+    else:
+        buffer[...] = total + gradient
+    leaf._grad = buffer
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    seeds: Seed | Sequence[Seed] = None,
+    *,
+    retain_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Array | None, ...]:
+    """Gradients of `outputs` with respect to `inputs`, leaves or not; no `grad` is touched.
+
+    Args:
+        outputs: one tensor or several.
+        inputs: one tensor or several, each requiring grad.
+        seeds: a gradient for each output, as for `backward`.
+        retain_graph: keep the graph for another backward.
+        allow_unused: answer None for an input that no output depends on, instead of raising.
+
+    Returns:
+        An array for each input.
+    """
+    roots = outputs if isinstance(outputs, Sequence) else [outputs]
+    wanted = inputs if isinstance(inputs, Sequence) else [inputs]
+    many = seeds if seeds is None or isinstance(seeds, list | tuple) else [seeds]
+    for tensor in wanted:
+        if not tensor._requires_grad:
+            raise AutogradError("grad with respect to a tensor that does not require grad")
+    keys: list[Key] = [tensor._node or tensor for tensor in wanted]
+    nodes = [key for key in keys if isinstance(key, Node)]
+    found = backward(roots, many, retain_graph=retain_graph, keep=nodes)
+    if not allow_unused and any(key not in found for key in keys):
+        raise AutogradError(
+            "an output does not depend on one of the inputs: pass allow_unused=True to get None"
+        )
+    return tuple(found.get(key) for key in keys)
+
+
+def add_hook(tensor: Tensor, hook: Callable[[Array], Any]) -> Callable[[], None]:
+    """Call `hook` with the gradient of `tensor` in each backward; the result removes it again."""
+    owner: Any = tensor._node
+    name = "hooks"
+    if owner is None:
+        owner, name = tensor, "leaf_hooks"
+    hooks = getattr(owner, name)
+    if hooks is None:
+        hooks = []
+        setattr(owner, name, hooks)
+    hooks.append(hook)
+
+    def remove() -> None:
+        if hook in hooks:
+            hooks.remove(hook)
+
+    return remove

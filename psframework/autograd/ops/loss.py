@@ -1,0 +1,87 @@
+"""Losses, each one node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from psframework import backend
+from psframework.autograd.record import as_tensor, constant, record, recording
+from psframework.autograd.tensor import Tensor
+from psframework.backend import Array
+from psframework.errors import ArgumentError
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def cross_entropy(logits: Tensor | Array, targets: Tensor | Array, reduction: str = "mean") -> Tensor:
+    """Softmax and negative log-likelihood in one node, over axis 1.
+
+    Args:
+        logits: (batch, classes) or (batch, classes, ...), floating.
+        targets: (batch,) or (batch, ...), integers in [0, classes).
+        reduction: "mean", "sum" or "none".
+
+    Returns:
+        The loss: a scalar, or of the targets' shape for "none".
+
+    Raises:
+        ArgumentError: shapes that do not fit, targets that are no class, an unknown reduction.
+    """
+    logits = as_tensor(logits, "cross_entropy")
+    labels: Array = targets._data if isinstance(targets, Tensor) else targets
+    data = logits._data
+    _check(data, labels, reduction)
+    # One row an example; classes last.
+    rows = data if data.ndim == 2 else np.moveaxis(data, 1, -1).reshape(-1, data.shape[1])
+    flat = labels if labels.ndim == 1 else labels.reshape(-1)
+    xp = backend.xp(data)
+    index = xp.arange(len(rows))
+    z = backend.widen(rows)
+    z = z - xp.maximum.reduce(z, 1, keepdims=True)
+    picked = z[index, flat]
+    exponentials = xp.exp(z, out=z)
+    sums = xp.add.reduce(exponentials, 1, keepdims=True)
+    losses = xp.log(sums[:, 0]) - picked
+    out = _reduced(losses, labels, reduction).astype(data.dtype)
+    if not recording(logits):
+        return constant(out)
+    shape, dtype, count = data.shape, data.dtype, len(rows)
+
+    def rule(gradient: Array) -> Sequence[Array | None]:
+        g = exponentials / sums
+        g[index, flat] -= 1
+        if reduction == "none":
+            g *= gradient.reshape(-1, 1)
+        else:
+            g *= gradient / count if reduction == "mean" else gradient
+        if len(shape) != 2:
+            g = np.moveaxis(g.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+        return (g if g.dtype == dtype else g.astype(dtype),)
+
+    return record("cross_entropy", out, rule, (logits,))
+
+
+def _reduced(losses: Array, labels: Array, reduction: str) -> Any:
+    if reduction == "none":
+        return losses.reshape(labels.shape)
+    total = losses.sum()
+    return total / len(losses) if reduction == "mean" else total
+
+
+def _check(data: Array, labels: Array, reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ArgumentError(f"cross_entropy: reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
+    if not backend.is_array(labels) or labels.dtype.kind not in "iu":
+        raise ArgumentError("cross_entropy: targets must be an array of integers, one class for each example")
+    if data.ndim < 2 or labels.shape != data.shape[:1] + data.shape[2:]:
+        raise ArgumentError(
+            f"cross_entropy: logits {data.shape} need targets of shape {data.shape[:1] + data.shape[2:]}, "
+            f"got {labels.shape}"
+        )
+    if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < data.shape[1]:
+        raise ArgumentError(
+            f"cross_entropy: targets from {labels.min()} to {labels.max()} for {data.shape[1]} classes"
+        )

@@ -1,0 +1,148 @@
+"""How an operation becomes a node: what every function in `ops` ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from psframework import backend
+from psframework.autograd.grad_mode import is_grad_enabled
+from psframework.autograd.node import Edge, Node, Rule, Version
+from psframework.autograd.tensor import Number, Operand, Tensor
+from psframework.backend import Array
+from psframework.errors import ArgumentError
+
+_new: Callable[[type[Tensor]], Tensor] = Tensor.__new__
+_ndarray = np.ndarray
+
+
+def constant(data: Array) -> Tensor:
+    """A tensor that no gradient flows into, over `data`."""
+    if type(data) is not _ndarray and not backend.is_array(data):
+        data = np.asarray(data)  # NumPy answers scalars where arrays without axes went in
+    result = _new(Tensor)
+    result._data = data
+    result._node = None
+    result._requires_grad = False
+    result._version = [0]
+    result._grad = result.grad_buffer = result.leaf_hooks = None
+    return result
+
+
+def recording(*inputs: object) -> bool:
+    """Whether an operation on these inputs has to be recorded."""
+    if is_grad_enabled():
+        for value in inputs:
+            if isinstance(value, Tensor) and value._requires_grad:
+                return True
+    return False
+
+
+def needs_grad(value: object) -> bool:
+    """Whether a gradient for this input is wanted."""
+    return isinstance(value, Tensor) and value._requires_grad
+
+
+def record(
+    name: str,
+    data: Array,
+    rule: Rule,
+    inputs: tuple[object, ...],
+    saved: tuple[object, ...] = (),
+    saves_output: bool = False,
+) -> Tensor:
+    """The result of an operation, with the node that can differentiate it.
+
+    Args:
+        name: of the operation, for messages.
+        data: its result.
+        rule: gradient of the result -> gradients of `inputs`, in order. It must hold arrays only, never tensors:
+            a tensor holds its graph.
+        inputs: tensors, and anything else as constants.
+        saved: those inputs whose arrays `rule` holds, so that changing them in place is noticed.
+        saves_output: whether `rule` holds `data`.
+    """
+    result = constant(data)
+    edges: list[Edge] = []
+    for value in inputs:
+        if isinstance(value, Tensor) and value._requires_grad:
+            edges.append(value._node or value)
+        else:
+            edges.append(None)
+    versions: list[tuple[Version, int]] = [(result._version, 0)] if saves_output else []
+    for value in saved:
+        if isinstance(value, Tensor):
+            versions.append((value._version, value._version[0]))
+    result._node = Node(name, rule, tuple(edges), tuple(versions))
+    result._requires_grad = True
+    return result
+
+
+def share_memory(view: Tensor, base: Tensor) -> Tensor:
+    """Note that `view` is over the memory of `base`: both have one version from now on."""
+    version = base._version
+    if len(version) == 1:
+        version.append(1)
+    view._version = version
+    return view
+
+
+def value_of(operand: Operand, name: str) -> Any:
+    """The array, or the number, that an operand stands for.
+
+    Numbers stay numbers: an array made of 2.0 would turn float32 into float64 (NEP 50).
+    """
+    if isinstance(operand, Tensor):
+        return operand._data
+    if isinstance(operand, int | float | np.generic) or backend.is_array(operand):
+        return operand
+    raise ArgumentError(
+        f"{name} takes tensors, arrays and numbers, not {type(operand).__name__}: wrap it in psf.tensor(...)"
+    )
+
+
+def as_tensor(value: Tensor | Array, name: str) -> Tensor:
+    """`value` as a tensor; an array becomes a constant."""
+    if isinstance(value, Tensor):
+        return value
+    if backend.is_array(value):
+        return constant(value)
+    if isinstance(value, int | float | np.generic):
+        return constant(np.asarray(value))
+    raise ArgumentError(f"{name} takes a tensor or an array, not {type(value).__name__}: use psf.tensor(...)")
+
+
+def sum_to(gradient: Array, like: Any) -> Array:
+    """Undo broadcasting: `gradient` summed to the shape, and in the dtype, of `like`."""
+    shape = like.shape
+    if gradient.shape != shape:
+        gradient = _reduce_to(gradient, shape)
+    if gradient.dtype != like.dtype:
+        gradient = gradient.astype(like.dtype)
+    return gradient
+
+
+def _reduce_to(gradient: Array, shape: tuple[int, ...]) -> Array:
+    extra = gradient.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(
+        i + extra for i, n in enumerate(shape) if n == 1 and gradient.shape[i + extra] != 1
+    )
+    dtype = np.float32 if backend.is_narrow(gradient.dtype) else gradient.dtype
+    total = gradient.sum(axis=axes, keepdims=True, dtype=dtype) if axes else gradient
+    return cast(Array, total.reshape(shape))
+
+
+__all__ = [
+    "Number",
+    "Operand",
+    "as_tensor",
+    "constant",
+    "needs_grad",
+    "record",
+    "recording",
+    "share_memory",
+    "sum_to",
+    "value_of",
+]
