@@ -1,0 +1,1 @@
+"""`psf demo`: shards and trainers as real processes train a convolutional network on the digits data."""
