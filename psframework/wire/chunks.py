@@ -167,16 +167,19 @@ class Assembly:
 
     def _store(self, low: int, view: memoryview, completed: list[int]) -> None:
         """Copies bytes to place `low` of the line, over as many parts as they span."""
-        part = bisect_right(self._starts, low) - 1
-        while len(view):
-            offset = low - self._starts[part]
-            here = view[: self.sizes[part] - offset]
-            if len(here):
-                copy_into(self.part(part)[offset : offset + len(here)], here)
-                self._missing[part] -= len(here)
+        part, taken, end = bisect_right(self._starts, low) - 1, 0, len(view)
+        while taken < end:
+            offset = low + taken - self._starts[part]
+            here = min(self.sizes[part] - offset, end - taken)
+            if here:
+                target = self.part(part)
+                if here < len(target):
+                    target = target[offset : offset + here]
+                copy_into(target, view[taken : taken + here])
+                self._missing[part] -= here
                 if not self._missing[part]:
                     completed.append(part)
-            low, view, part = low + len(here), view[len(here) :], part + 1
+            taken, part = taken + here, part + 1
 
     def _claim(self, low: int, high: int) -> list[tuple[int, int]]:
         """Marks [low, high) as received and returns the ranges of it that are new."""

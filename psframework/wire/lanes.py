@@ -65,7 +65,7 @@ def negotiate(ours: Iterable[Lane], names: Iterable[str]) -> frozenset[Lane]:
     return frozenset(lane for lane in ours if lane.value in theirs) | {Lane.INLINE}
 
 
-def choose(sizes: Sequence[int], lanes: frozenset[Lane], *, in_segment: bool = False) -> Lane:
+def choose(sizes: Sequence[int], lanes: frozenset[Lane], in_segment: bool = False) -> Lane:
     """The lane for a payload of parts of these sizes.
 
     Args:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import defaultdict
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -98,3 +100,48 @@ def _rounded(nbytes: int) -> int:
     """Size class: an eighth of a power of two at a time, so that at most 1/8 is wasted."""
     step = max(4096, 1 << max(0, nbytes.bit_length() - 4))
     return -(-nbytes // step) * step
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that can still be allocated without swapping or the OOM killer: the machine's or the container's.
+
+    Where the system doesn't say (no Linux), a number larger than any memory. `root` is for tests.
+    """
+    try:
+        meminfo = (root / "proc/meminfo").read_text()
+        available = int(meminfo.split("MemAvailable:")[1].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return sys.maxsize
+    return max(0, min([available, *_cgroup_room(root)]))
+
+
+def _cgroup_room(root: Path) -> list[int]:
+    """What the memory control groups of this process, and their parents, leave (versions 1 and 2)."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    room = []
+    for _, controllers, name in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if controllers == "":
+            top, files = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif controllers == "memory":
+            top = root / "sys/fs/cgroup/memory"
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        inner = top / name.strip("/")
+        room += [
+            left for group in (inner, *inner.parents) if (left := _group_room(group, *files)) is not None
+        ]
+    return room
+
+
+def _group_room(group: Path, limit_file: str, usage_file: str, cache_key: str) -> int | None:
+    try:
+        limit, used = int((group / limit_file).read_text()), int((group / usage_file).read_text())
+        statistics = (group / "memory.stat").read_text().split()
+        cache = int(statistics[statistics.index(cache_key) + 1])
+    except (OSError, ValueError):  # no such group seen from here, or no limit ("max")
+        return None
+    return limit - used + cache

@@ -155,7 +155,14 @@ class SegmentServer:
             if fd >= 0:
                 os.close(fd)
             raise
-        self._take(key, segment_id, Segment.from_fd(fd, max_bytes=self._max_bytes))
+        segment = Segment.from_fd(fd, max_bytes=self._max_bytes)
+        try:
+            # Mapped pages before the peer goes on; in a thread, since the loop must not wait for them.
+            await asyncio.to_thread(segment.touch, self._seconds / 2)
+        except BaseException:
+            segment.close()
+            raise
+        self._take(key, segment_id, segment)
         await handover.send(connection, handover.pack_answer(None))
 
     def _take(self, key: bytes, segment_id: int, segment: Segment) -> None:
