@@ -1,0 +1,35 @@
+"""Optimizers with torch's names and formulas; each is an update rule (`.rule`) that a server can run too."""
+
+from psframework.optim import schedule
+from psframework.optim.adagrad import Adagrad, AdagradRule
+from psframework.optim.adam import Adam, AdamRule, AdamW, AdamWRule
+from psframework.optim.optimizer import Optimizer
+from psframework.optim.rmsprop import RMSprop, RMSpropRule
+from psframework.optim.rule import (
+    UpdateRule,
+    apply_blocks,
+    rule_from_spec,
+    set_update_threads,
+    update_threads,
+)
+from psframework.optim.sgd import SGD, SGDRule
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "AdagradRule",
+    "Adam",
+    "AdamRule",
+    "AdamW",
+    "AdamWRule",
+    "Optimizer",
+    "RMSprop",
+    "RMSpropRule",
+    "SGDRule",
+    "UpdateRule",
+    "apply_blocks",
+    "rule_from_spec",
+    "schedule",
+    "set_update_threads",
+    "update_threads",
+]

@@ -1,0 +1,116 @@
+"""Adam (Kingma and Ba, arXiv:1412.6980) and AdamW (Loshchilov and Hutter, arXiv:1711.05101)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from psframework.backend import Array
+from psframework.optim.blocks import Scratch
+from psframework.optim.optimizer import Optimizer, Params
+from psframework.optim.rule import UpdateRule, average, penalised
+from psframework.optim.schedule import Rate
+
+_MEAN, _SQUARE, _MAX = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamRule(UpdateRule):
+    """Adam's arithmetic. Slots: `exp_avg`, `exp_avg_sq`, with amsgrad `max_exp_avg_sq`."""
+
+    name = "adam"
+    lr: Rate = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+
+    def check(self) -> None:
+        """Raises ArgumentError if a hyper-parameter is out of range."""
+        self._require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "betas", "two in [0, 1)")
+        self._require(self.eps >= 0, "eps", "at least 0")
+        self._require(self.weight_decay >= 0, "weight_decay", "at least 0")
+
+    def slots(self) -> Mapping[str, float]:
+        """Slot names and the value that each begins with."""
+        return dict.fromkeys((_MEAN, _SQUARE, _MAX) if self.amsgrad else (_MEAN, _SQUARE), 0.0)
+
+    def coefficients(self, step: int) -> tuple[float, ...]:
+        """Step size, eps, and the factor by which decoupled decay shrinks the parameter.
+
+        With r = sqrt(1 - beta2^t): lr/(1 - beta1^t) * m / (sqrt(v)/r + eps) is the same as
+        lr*r/(1 - beta1^t) * m / (sqrt(v) + eps*r), which is one pass less.
+        """
+        beta1, beta2 = self.betas
+        rate, root = self.rate(step), math.sqrt(1 - beta2**step)
+        return rate * root / (1 - beta1**step), self.eps * root, 1.0
+
+    def update_block(
+        self, p: Array, g: Array, state: Mapping[str, Array], c: tuple[float, ...], scratch: Scratch
+    ) -> None:
+        """Updates one block in place."""
+        size, eps, shrink = c
+        xp = scratch.xp
+        mean, square, t = state[_MEAN], state[_SQUARE], scratch.like(p, 0)
+        if shrink != 1.0:
+            xp.multiply(p, shrink, out=p)
+        g = self._decayed(p, g, scratch)
+        average(mean, g, self.betas[0], scratch)
+        average(square, xp.multiply(g, g, out=t), self.betas[1], scratch)
+        if self.amsgrad:
+            square = xp.maximum(state[_MAX], square, out=state[_MAX])
+        xp.sqrt(square, out=t)
+        xp.add(t, eps, out=t)
+        xp.divide(mean, t, out=t)
+        xp.multiply(t, size, out=t)
+        xp.subtract(p, t, out=p)
+
+    def _decayed(self, p: Array, g: Array, scratch: Scratch) -> Array:
+        return penalised(p, g, self.weight_decay, scratch)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamWRule(AdamRule):
+    """Adam with decoupled weight decay: the parameter shrinks by lr * weight_decay, whatever the gradient."""
+
+    name = "adamw"
+    weight_decay: float = 1e-2
+
+    def coefficients(self, step: int) -> tuple[float, ...]:
+        """As Adam's, with the shrinking factor."""
+        size, eps, _ = super().coefficients(step)
+        return size, eps, 1.0 - self.rate(step) * self.weight_decay
+
+    def _decayed(self, p: Array, g: Array, scratch: Scratch) -> Array:
+        return g
+
+
+class Adam(Optimizer):
+    """Adam over parameters, or (without parameters) a description; arguments as torch.optim.Adam."""
+
+    def __init__(
+        self,
+        params: Params | None = None,
+        lr: Rate = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+    ):
+        super().__init__(params, AdamRule(lr, betas, eps, weight_decay, amsgrad))
+
+
+class AdamW(Optimizer):
+    """AdamW over parameters, or (without parameters) a description; arguments as torch.optim.AdamW."""
+
+    def __init__(
+        self,
+        params: Params | None = None,
+        lr: Rate = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+    ):
+        super().__init__(params, AdamWRule(lr, betas, eps, weight_decay, amsgrad))

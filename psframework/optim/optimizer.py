@@ -1,0 +1,193 @@
+"""Local optimizers: an update rule for each group of parameters, and the state of each parameter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from psframework.autograd.tensor import Tensor
+from psframework.backend import Array, asnumpy, xp
+from psframework.errors import ArgumentError
+from psframework.optim.rule import UpdateRule, rule_from_spec
+
+Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
+"""Parameters, named parameters, or groups: dicts with "params" and the hyper-parameters that differ."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Slots:
+    """What one parameter remembers between steps."""
+
+    step: int
+    state: dict[str, Array]
+
+
+class Optimizer:
+    """Applies a rule to parameters by their `.grad`; without parameters it only describes the rule.
+
+    Attributes:
+        param_groups: as torch's: dicts of "params" and hyper-parameters, which may be assigned
+            (`optimizer.param_groups[0]["lr"] = 0.01`) and count from the next step.
+    """
+
+    def __init__(self, params: Params | None, rule: UpdateRule):
+        self._rule = rule
+        self.param_groups: list[dict[str, Any]] = []
+        self._slots: dict[Tensor, _Slots] = {}
+        self._described_only = params is None
+        if params is not None:
+            for group in _as_groups(params):
+                self.add_param_group(group)
+
+    @property
+    def rule(self) -> UpdateRule:
+        """The update rule (of the first group, if there are several)."""
+        return self._group_rule(self.param_groups[0]) if self.param_groups else self._rule
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Adds parameters, with hyper-parameters of their own or the optimizer's.
+
+        Args:
+            group: "params" (a Tensor or several), and hyper-parameters by name.
+        """
+        made = _group(self._rule, [])
+        if unknown := sorted(set(group) - set(made)):
+            raise ArgumentError(f"{self._rule.name} has no hyper-parameter {', '.join(unknown)}")
+        params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        made.update(group, params=params)
+        self._group_rule(made)  # raises if a value is out of range
+        for parameter in params:
+            self._check_new(parameter)
+        if len(set(params)) != len(params):
+            raise ArgumentError("a parameter is listed twice")
+        self._slots.update((parameter, _Slots(0, {})) for parameter in params)
+        self.param_groups.append(made)
+
+    def _check_new(self, parameter: Tensor) -> None:
+        if not isinstance(parameter, Tensor):
+            raise ArgumentError(f"an optimizer takes Tensors, not {type(parameter).__name__}")
+        if not parameter.is_leaf:
+            raise ArgumentError("an optimizer takes leaf Tensors: this one was computed from others")
+        if parameter in self._slots:
+            raise ArgumentError("a parameter is listed twice")
+
+    def _group_rule(self, group: Mapping[str, Any]) -> UpdateRule:
+        fields = {field.name: group[field.name] for field in dataclasses.fields(self._rule)}
+        if all(fields[name] is getattr(self._rule, name) for name in fields):
+            return self._rule
+        return dataclasses.replace(self._rule, **fields)
+
+    def step(self) -> None:
+        """Updates every parameter that has a gradient, in place; the others are left as they are.
+
+        Raises:
+            ArgumentError: this optimizer was made without parameters.
+        """
+        if self._described_only:
+            kind = type(self).__name__
+            raise ArgumentError(
+                f"this {kind} has no parameters: it describes an optimizer for a server. "
+                f"To step locally make it with optim.{kind}(model.parameters(), ...)"
+            )
+        for group in self.param_groups:
+            rule = self._group_rule(group)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_one(rule, parameter, parameter.grad)
+
+    def _step_one(self, rule: UpdateRule, parameter: Tensor, gradient: Array) -> None:
+        slots = self._slots[parameter]
+        if not slots.step and not slots.state:
+            slots.state = rule.init_state(parameter.data)
+        slots.step += 1
+        rule.update(parameter.data, gradient, slots.state, slots.step)
+        # A graph that saved the old values must notice, as after any change in place.
+        parameter._version[0] += 1
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients (or, with `set_to_none=False`, fills them with zeros)."""
+        for parameter in self._slots:
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad[...] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer as plain values, as torch lays it out; arrays are copies, schedules are specs.
+
+        Returns:
+            {"state": {index: {"step": int, slot: array}}, "param_groups": [{"params": [index], ...}]}.
+        """
+        index = {parameter: i for i, parameter in enumerate(self._slots)}
+        state = {
+            index[parameter]: {"step": slots.step, **{name: a.copy() for name, a in slots.state.items()}}
+            for parameter, slots in self._slots.items()
+            if slots.step
+        }
+        groups = [
+            {**self._group_rule(group).spec(), "params": [index[parameter] for parameter in group["params"]]}
+            for group in self.param_groups
+        ]
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict()` returned: slots, step counts and hyper-parameters.
+
+        Raises:
+            ArgumentError: another number of groups or parameters, or slots of another shape or name.
+                Nothing has been changed then.
+        """
+        saved = state_dict["param_groups"]
+        theirs, ours = ([len(group["params"]) for group in groups] for groups in (saved, self.param_groups))
+        if theirs != ours:
+            raise ArgumentError(f"the state is of groups with {theirs} parameters, this optimizer has {ours}")
+        groups = [self._loaded_group(old, new) for old, new in zip(self.param_groups, saved)]
+        self._slots = self._loaded_slots(groups, {int(i): slots for i, slots in state_dict["state"].items()})
+        self.param_groups = groups
+
+    def _loaded_group(self, group: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+        values = {name: value for name, value in saved.items() if name != "params"}
+        if values.get("name", self._rule.name) != self._rule.name:
+            raise ArgumentError(f"the state is of {values['name']}, this optimizer is {self._rule.name}")
+        return _group(rule_from_spec({**self._rule.spec(), **values}), group["params"])
+
+    def _loaded_slots(
+        self, groups: Sequence[Mapping[str, Any]], saved: Mapping[int, Mapping[str, Any]]
+    ) -> dict[Tensor, _Slots]:
+        rules = [(parameter, self._group_rule(group)) for group in groups for parameter in group["params"]]
+        return {p: _loaded(i, p, rule, saved.get(i)) for i, (p, rule) in enumerate(rules)}
+
+
+def _group(rule: UpdateRule, params: list[Tensor]) -> dict[str, Any]:
+    return {"params": params, **{field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}}
+
+
+def _loaded(index: int, parameter: Tensor, rule: UpdateRule, saved: Mapping[str, Any] | None) -> _Slots:
+    if saved is None:
+        return _Slots(0, {})
+    arrays = {name: value for name, value in saved.items() if name != "step"}
+    state = rule.init_state(parameter.data)
+    if set(arrays) != set(state):
+        raise ArgumentError(
+            f"parameter {index}: {rule.name} keeps {', '.join(state) or 'nothing'}, "
+            f"the state has {', '.join(arrays) or 'nothing'}"
+        )
+    for name, slot in state.items():
+        if arrays[name].shape != slot.shape:
+            raise ArgumentError(
+                f"parameter {index}: {name} has shape {arrays[name].shape}, the parameter {slot.shape}"
+            )
+        slot[...] = xp(slot).asarray(asnumpy(arrays[name]))
+    return _Slots(int(saved["step"]), state)
+
+
+def _as_groups(params: Params) -> list[dict[str, Any]]:
+    if isinstance(params, Tensor):
+        raise ArgumentError("an optimizer takes several parameters: put the Tensor into a list")
+    listed = list(params)
+    if not listed:
+        raise ArgumentError("the optimizer got an empty list of parameters")
+    if isinstance(listed[0], dict):
+        return cast("list[dict[str, Any]]", listed)
+    return [{"params": [entry[1] if isinstance(entry, tuple) else entry for entry in listed]}]

@@ -1,0 +1,164 @@
+"""Local optimizers: groups, missing gradients, state that survives a round trip."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psframework.autograd.tensor import Tensor
+from psframework.errors import ArgumentError
+from psframework.optim import SGD, Adam, AdamRule, Optimizer, SGDRule, schedule
+
+
+def parameters(n: int = 2) -> list[Tensor]:
+    rng = np.random.default_rng(0)
+    return [Tensor(rng.standard_normal((3, i + 1)).astype(np.float32), requires_grad=True) for i in range(n)]
+
+
+def give_gradients(params: list[Tensor], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for parameter in params:
+        parameter.grad = rng.standard_normal(parameter.shape).astype(np.float32)
+
+
+def steps(optimizer: Optimizer, params: list[Tensor], seeds: range) -> None:
+    for seed in seeds:
+        give_gradients(params, seed)
+        optimizer.step()
+
+
+def test_a_step_is_the_rules_update() -> None:
+    (parameter,) = parameters(1)
+    expected, rule = parameter.data.copy(), AdamRule(lr=0.1)
+    state = rule.init_state(expected)
+    optimizer = Adam([parameter], lr=0.1)
+    assert optimizer.rule == rule
+    for step in (1, 2, 3):
+        give_gradients([parameter], step)
+        rule.update(expected, np.asarray(parameter.grad), state, step)
+        optimizer.step()
+    np.testing.assert_array_equal(parameter.data, expected)
+
+
+def test_a_parameter_without_gradient_is_left_alone() -> None:
+    first, second = parameters()
+    before = second.data.copy()
+    optimizer = Adam([first, second], lr=0.1)
+    give_gradients([first], 0)
+    optimizer.step()
+    np.testing.assert_array_equal(second.data, before)
+    give_gradients([first, second], 1)
+    optimizer.step()
+    state = optimizer.state_dict()["state"]
+    assert (state[0]["step"], state[1]["step"]) == (2, 1)
+
+
+def test_zero_grad() -> None:
+    params = parameters()
+    optimizer = SGD(params)
+    give_gradients(params, 0)
+    optimizer.zero_grad(set_to_none=False)
+    assert all(not np.asarray(p.grad).any() for p in params)
+    optimizer.zero_grad()
+    assert [p.grad for p in params] == [None, None]
+
+
+def test_a_step_is_seen_by_the_version_counter() -> None:
+    params = parameters(1)
+    before = params[0].version
+    steps(SGD(params), params, range(1))
+    assert params[0].version > before
+
+
+def test_a_description_cannot_step() -> None:
+    optimizer = Adam(lr=0.5)
+    assert optimizer.rule == AdamRule(lr=0.5)
+    with pytest.raises(ArgumentError, match=r"has no parameters.*optim\.Adam\(model\.parameters\(\)"):
+        optimizer.step()
+
+
+def test_groups_have_hyper_parameters_of_their_own() -> None:
+    first, second = parameters()
+    optimizer = SGD([{"params": [first]}, {"params": second, "lr": 0.0}], lr=0.1)
+    before = second.data.copy()
+    steps(optimizer, [first, second], range(1))
+    np.testing.assert_array_equal(second.data, before)
+    optimizer.param_groups[1]["lr"] = 1.0
+    steps(optimizer, [first, second], range(1))
+    np.testing.assert_array_equal(second.data, before - np.asarray(second.grad))
+
+
+def test_a_schedule_counts_steps() -> None:
+    parameter = Tensor(np.zeros(1, np.float32), requires_grad=True)
+    optimizer = SGD([parameter], lr=schedule.Step(1.0, 1, gamma=0.5))
+    for _ in range(3):
+        parameter.grad = np.ones(1, np.float32)
+        optimizer.step()
+    np.testing.assert_array_equal(parameter.data, [-1.75])
+
+
+@pytest.mark.parametrize("lr", [0.1, schedule.Cosine(0.1, 10)])
+def test_training_continues_bitwise_from_a_state_dict(lr: Any) -> None:
+    params = parameters()
+    optimizer = Adam(params, lr=lr, weight_decay=0.1)
+    steps(optimizer, params, range(3))
+    saved = optimizer.state_dict()
+    copies = [Tensor(p.data.copy(), requires_grad=True) for p in params]
+    steps(optimizer, params, range(3, 6))
+
+    resumed = Adam(copies, lr=99.0)
+    resumed.load_state_dict(saved)
+    assert resumed.rule == optimizer.rule
+    steps(resumed, copies, range(3, 6))
+    for one, other in zip(params, copies):
+        np.testing.assert_array_equal(one.data, other.data)
+
+
+def test_hyper_parameters_of_a_state_dict_are_json() -> None:
+    optimizer = Adam(parameters(), lr=schedule.Cosine(0.1, 10))
+    groups = json.loads(json.dumps(optimizer.state_dict()["param_groups"]))
+    fresh = Adam(parameters())
+    fresh.load_state_dict({"state": {}, "param_groups": groups})
+    assert fresh.rule == optimizer.rule
+
+
+def test_a_state_dict_that_does_not_fit_changes_nothing() -> None:
+    params = parameters()
+    optimizer = Adam(params, lr=0.1)
+    steps(optimizer, params, range(2))
+    before = optimizer.state_dict()
+    wrong_shape = optimizer.state_dict()
+    wrong_shape["state"][1]["exp_avg"] = np.zeros(7, np.float32)
+    wrong_slots = optimizer.state_dict()
+    del wrong_slots["state"][0]["exp_avg"]
+    for saved, words in [
+        (Adam(parameters(3)).state_dict(), r"groups with \[3\] parameters, this optimizer has \[2\]"),
+        (wrong_shape, r"parameter 1: exp_avg has shape \(7,\)"),
+        (wrong_slots, "parameter 0: adam keeps exp_avg, exp_avg_sq"),
+        (SGD(parameters(), momentum=0.9).state_dict(), "the state is of sgd, this optimizer is adam"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            optimizer.load_state_dict(saved)
+    np.testing.assert_equal(optimizer.state_dict(), before)
+
+
+def test_bad_parameters_are_refused() -> None:
+    (parameter,) = parameters(1)
+    for params, words in [
+        ([], "empty list"),
+        (parameter, "put the Tensor into a list"),
+        ([parameter, parameter], "listed twice"),
+        ([np.zeros(3)], "takes Tensors, not ndarray"),
+        ([{"params": [parameter], "speed": 1}], "no hyper-parameter speed"),
+        ([{"params": [parameter], "lr": -1}], "lr must be at least 0"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            SGD(params)
+
+
+def test_named_parameters_and_generators() -> None:
+    params = parameters()
+    optimizer = SGD((f"p{i}", p) for i, p in enumerate(params))
+    assert optimizer.param_groups[0]["params"] == params
+    assert optimizer.rule == SGDRule()
