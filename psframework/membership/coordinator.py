@@ -1,0 +1,186 @@
+"""The coordinator: holds the pure state, stores what it decides, and tells whoever watches."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from psframework.errors import NameTaken
+from psframework.membership import records
+from psframework.membership.change import Change
+from psframework.membership.journal import Journal
+from psframework.membership.lease import LeaseOptions, Reason
+from psframework.membership.registry import JoinSpec, Registry
+from psframework.membership.signal import Signal
+from psframework.membership.store import Store
+from psframework.membership.view import Delta, Member, View
+from psframework.rpc.deadline import Clock, Deadline, boottime
+
+log = logging.getLogger(__name__)
+TICK = 0.1  # seconds
+MemberHook = Callable[[Member, Reason], None]
+
+
+class Coordinator:
+    """One term of the cluster's coordinator; an async context manager.
+
+    Other parts of the coordinator's process (the keeper of models) use it directly: `view`, `on_join`,
+    `on_departure`, `submit`.
+
+    Args:
+        store: what it must not forget.
+        options: times after which members are stalled or fenced.
+        clock: seconds that count suspension.
+    """
+
+    def __init__(self, store: Store, *, options: LeaseOptions | None = None, clock: Clock = boottime) -> None:
+        self.store = store
+        self.clock = clock
+        self.term = 0
+        self.registry = Registry(clock(), options)
+        self.changed = Signal()  # a new view is published
+        self.ticked = Signal()
+        self._journal = Journal(store)
+        self._streams = itertools.count(1)
+        self._join_hooks: list[Callable[[Member], None]] = []
+        self._departure_hooks: list[MemberHook] = []
+        self._suspended = False
+        self._tick_task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Coordinator:
+        self.term = await asyncio.to_thread(self.store.open)
+        try:
+            self._load()
+            await self._journal.__aenter__()
+        except BaseException:
+            self.store.close()
+            raise
+        self._tick_task = asyncio.get_running_loop().create_task(self._tick(), name="coordinator-tick")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._tick_task is not None
+        self._tick_task.cancel()
+        try:
+            await asyncio.gather(self._tick_task, return_exceptions=True)
+            await self._journal.__aexit__()
+        finally:
+            self.store.close()
+
+    @property
+    def view(self) -> View:
+        """The newest published view."""
+        return self.registry.log.view
+
+    def on_join(self, hook: Callable[[Member], None]) -> None:
+        """Calls `hook(member)` on the loop for each member that joined, once that is durable."""
+        self._join_hooks.append(hook)
+
+    def on_departure(self, hook: MemberHook) -> None:
+        """Calls `hook(member, reason)` on the loop for each member that left or was fenced, once durable."""
+        self._departure_hooks.append(hook)
+
+    def submit(self, change: Change) -> asyncio.Future[None]:
+        """Stores and publishes a decided change, after all those submitted before."""
+        return self._journal.submit(change)
+
+    async def flushed(self) -> None:
+        """Waits until everything decided so far is durable and published."""
+        await self._journal.flushed()
+
+    def suspend(self) -> None:
+        """Evicts nobody any more: this coordinator is stopping, so nobody can renew."""
+        self._suspended = True
+
+    async def join(self, spec: JoinSpec, deadline: Deadline) -> Member:
+        """Admits a member, waiting while the holder of its name is silent.
+
+        Raises:
+            NameTaken: the holder lives, or was still silent at the deadline.
+            ArgumentError: a name or a lease that can't be.
+        """
+        asked_at = self.clock()
+        while (decided := self.registry.join(spec, asked_at, self.clock())) is None:
+            if deadline.expired:
+                raise NameTaken(
+                    f"the name {spec.name!r} belongs to a member that is silent, but whose lease still runs"
+                )
+            await self.ticked.wait()
+        member, change = decided
+        await (self.flushed() if change is None else self._published(change))
+        return member
+
+    async def leave(self, incarnation: int) -> None:
+        """Ends a membership; nothing happens if there is none."""
+        change = self.registry.leave(incarnation, self.clock())
+        await (self.flushed() if change is None else self._published(change))
+
+    def open_stream(self, incarnation: int) -> int:
+        """A member watches: from now on its closing says that the process may be gone. Returns its number."""
+        stream = next(self._streams)
+        self.registry.leases.stream_opened(incarnation, stream)
+        return stream
+
+    def close_stream(self, incarnation: int, stream: int) -> None:
+        """The stream of that number ended."""
+        self.registry.leases.stream_closed(incarnation, stream, self.clock())
+
+    async def views(self) -> AsyncIterator[View | Delta]:
+        """Yields the whole view, then what changes; whole again for a watcher that was too slow."""
+        known = self.view
+        yield known
+        number = known.number
+        while True:
+            delta = self.registry.log.since(number)
+            if delta is not None and delta.number == number:
+                await self.changed.wait()
+                continue
+            update = self.view if delta is None else delta
+            yield update
+            number = update.number
+
+    async def _published(self, change: Change) -> None:
+        # Shielded: a caller that goes away doesn't take back what is decided.
+        await asyncio.shield(self.submit(change))
+
+    def _load(self) -> None:
+        items, now = self.store.items, self.clock()
+        self.registry.load(
+            [records.read_member(value) for _, value in items(records.MEMBER_PREFIX)],
+            incarnation=records.read_number(items(records.INCARNATION_KEY)),
+            number=records.read_number(items(records.VIEW_KEY)),
+            now=now,
+        )
+        self.registry.log.listen(self._on_delta)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            try:
+                if not self._suspended:
+                    change = self.registry.tick(self.clock())
+                    if change is not None:
+                        self.submit(change)
+            except Exception:  # the tick must go on, or nobody is ever fenced again
+                log.exception("the coordinator's tick failed")
+            self.ticked.notify()
+
+    def _on_delta(self, delta: Delta) -> None:
+        self.changed.notify()
+        for departure in delta.departed:
+            log.info("%s departed: %s", departure.member.name, departure.reason)
+            for hook in self._departure_hooks:
+                _guarded(hook, departure.member, departure.reason)
+        for member in delta.joined:
+            for join_hook in self._join_hooks:
+                _guarded(join_hook, member)
+
+
+def _guarded(hook: Callable[..., None], *arguments: object) -> None:
+    """One broken hook must not keep the others, or the journal, from going on."""
+    try:
+        hook(*arguments)
+    except Exception:
+        log.exception("a membership hook failed")

@@ -1,0 +1,172 @@
+"""A client's line to the coordinator: several addresses, retries until a deadline, and terms."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, Self, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from psframework.errors import ConfigurationError, DeadlineExceeded, PeerLost, PsfError, StaleTerm
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.security import Security
+from psframework.rpc.status import from_rpc_error
+
+log = logging.getLogger(__name__)
+SERVICE = "/psframework.proto.v1.CoordinatorService/"
+ROLE = "coordinator"
+ATTEMPT_SECONDS = 10.0  # then another address is tried
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5  # seconds between attempts
+
+
+class _Termed(Protocol):
+    @property
+    def term(self) -> int: ...
+
+
+M = TypeVar("M", bound=Message)
+
+
+class Terms:
+    """The highest term seen; used by the loop and by the heartbeat thread."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+        self._lock = threading.Lock()
+
+    def observe(self, response: _Termed | Message, address: str) -> None:
+        """Takes note of a response's term; StaleTerm if it is of an older one."""
+        term = int(getattr(response, "term", 0))
+        with self._lock:
+            if term < self.highest:
+                raise StaleTerm(f"{address} answered in term {term}, but term {self.highest} has begun")
+            self.highest = term
+
+
+class Addresses:
+    """Addresses to be tried in order, staying with the one that works."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        if not addresses:
+            raise ConfigurationError("no coordinator address: give one, or set PSF_COORDINATOR")
+        self.all = tuple(addresses)
+        self._index = 0
+
+    @property
+    def current(self) -> str:
+        """The address to use now."""
+        return self.all[self._index % len(self.all)]
+
+    def failed(self, address: str) -> None:
+        """Moves on, unless somebody else already did."""
+        if address == self.current:
+            self._index += 1
+
+
+class Line:
+    """Calls to the coordinator from the event loop; an async context manager.
+
+    Every method of the coordinator may be repeated, so calls are retried until their deadline.
+    """
+
+    def __init__(self, addresses: Sequence[str], security: Security, terms: Terms | None = None) -> None:
+        self.addresses = Addresses(addresses)
+        self.security = security
+        self.terms = terms or Terms()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    async def call(
+        self,
+        method: str,
+        request: Message,
+        response_type: type[M],
+        deadline: Deadline,
+        *,
+        patient: bool = False,
+    ) -> M:
+        """Calls a method until it is answered.
+
+        Args:
+            method: "Join".
+            request: its request; the term is filled in.
+            response_type: class of the response.
+            deadline: for all attempts together.
+            patient: the call itself may take long, so no attempt is given up before the deadline.
+
+        Raises:
+            DeadlineExceeded: nobody answered; tells the last error.
+            PsfError: what the coordinator answered.
+        """
+        pause, last = FIRST_PAUSE, "no attempt was made"
+        while not deadline.expired:
+            address = self.addresses.current
+            timeout = deadline.seconds() if patient else min(deadline.remaining(), ATTEMPT_SECONDS)
+            try:
+                return await self._attempt(address, method, request, response_type, timeout)
+            except (PeerLost, StaleTerm, _AttemptTimedOut) as error:
+                last = str(error)
+                self.addresses.failed(address)
+            await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), deadline.remaining()))
+            pause = min(pause * 2, LONGEST_PAUSE)
+        raise DeadlineExceeded(f"no coordinator at {', '.join(self.addresses.all)} answered {method}: {last}")
+
+    async def stream(self, method: str, request: Message, response_type: type[M]) -> AsyncIterator[M]:
+        """Yields a stream's messages until it breaks, with a PsfError; it is not reopened."""
+        address = self.addresses.current
+        request.term = self.terms.highest  # type: ignore[attr-defined]
+        call = self._channel(address).unary_stream(
+            SERVICE + method, type(request).SerializeToString, response_type.FromString
+        )(request)
+        try:
+            async for response in call:
+                self.terms.observe(response, address)
+                yield response
+            raise PeerLost(f"{address} ended {method}", peer=ROLE)
+        except grpc.aio.AioRpcError as error:
+            self.addresses.failed(address)
+            raise from_rpc_error(error, peer=f"coordinator {address}", hint=self.security.hint) from None
+        except PsfError:
+            self.addresses.failed(address)
+            raise
+        finally:
+            call.cancel()  # an abandoned streaming call is never collected
+
+    async def _attempt(
+        self, address: str, method: str, request: Message, response_type: type[M], timeout: float | None
+    ) -> M:
+        request.term = self.terms.highest  # type: ignore[attr-defined]
+        call = self._channel(address).unary_unary(
+            SERVICE + method, type(request).SerializeToString, response_type.FromString
+        )
+        try:
+            response = await call(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            failure = from_rpc_error(error, peer=f"coordinator {address}", hint=self.security.hint)
+            if type(failure) is DeadlineExceeded:
+                raise _AttemptTimedOut(str(failure)) from None
+            raise failure from None
+        self.terms.observe(response, address)
+        return response
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self.security.channel(address, role=ROLE)
+        return channel
+
+
+class _AttemptTimedOut(Exception):
+    """One attempt took too long."""
