@@ -17,8 +17,9 @@ from types import TracebackType
 from typing import Self
 
 from psframework.cluster.process import ServiceProcess
-from psframework.cluster.token import new_token, publish_token, write_token
+from psframework.cluster.token import publish_token
 from psframework.errors import ArgumentError, NotRegistered
+from psframework.rpc.security import new_token, write_token
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
@@ -30,6 +31,7 @@ class LocalOptions:
 
     parameter_servers: int = 0
     lanes: str | None = None
+    bind: str = "127.0.0.1:0"  # of the coordinator
 
 
 class LocalCluster:
@@ -82,15 +84,23 @@ class LocalCluster:
         assert self._folder is not None
         token_file = self._folder / "token"
         write_token(token_file, self.token)
-        common = ["--bind", "127.0.0.1:0", "--token-file", str(token_file)]
+        common = ["--token-file", str(token_file)]
         if self._options.lanes is not None:
             common += ["--lanes", self._options.lanes]
         state = self._folder / "coordinator.sqlite"
-        coordinator = self._add("coordinator", "services.coordinator", [*common, "--state", str(state)])
+        own = [*common, "--bind", self._options.bind, "--state", str(state)]
+        coordinator = self._add("coordinator", "services.coordinator", own)
         coordinator.start()
         self.address = await coordinator.wait_serving(_START_SECONDS)
         self._published = publish_token(self.address, self.token)
-        common += ["--coordinator", self.address, "--local-processes", str(self._computing())]
+        common += [
+            "--bind",
+            "127.0.0.1:0",
+            "--coordinator",
+            self.address,
+            "--local-processes",
+            str(self._computing()),
+        ]
         shards = []
         for index in range(self._options.parameter_servers):
             name = f"parameter-server-{index}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import os
 import re
 import signal
@@ -67,13 +68,13 @@ class ServiceProcess:
         self._environment = environment
         self._child: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
-        self._reader: threading.Thread | None = None
         self._events: asyncio.Queue[str | None] = asyncio.Queue()
+        self._ended = asyncio.Event()
 
     def start(self) -> None:
         """Starts the process (again); returns before it serves."""
         self.close()
-        self._events = asyncio.Queue()
+        self._events, self._ended = asyncio.Queue(), asyncio.Event()
         reading, self._lifeline = os.pipe()
         try:
             self._child = subprocess.Popen(
@@ -87,21 +88,11 @@ class ServiceProcess:
             )
         finally:
             os.close(reading)
-        loop = asyncio.get_running_loop()
-        self._reader = threading.Thread(
-            target=self._drain,
-            args=(self._child, loop, self._events),
-            name=f"output of {self.name}",
-            daemon=True,
-        )
-        self._reader.start()
+        report = functools.partial(_post, asyncio.get_running_loop(), self._events, self._ended)
+        name = f"output of {self.name}"
+        threading.Thread(target=self._drain, args=(self._child, report), name=name, daemon=True).start()
 
-    def _drain(
-        self,
-        child: subprocess.Popen[bytes],
-        loop: asyncio.AbstractEventLoop,
-        events: asyncio.Queue[str | None],
-    ) -> None:
+    def _drain(self, child: subprocess.Popen[bytes], report: Callable[[str | None], None]) -> None:
         assert child.stdout is not None
         for raw in child.stdout:
             line = raw.decode(errors="replace").rstrip("\n")
@@ -109,10 +100,10 @@ class ServiceProcess:
             if self._on_line is not None:
                 self._on_line(line)
             if found := _SERVING.search(line) or _JOINED.search(line):
-                _post(loop, events, found.group(1))
+                report(found.group(1))
         child.stdout.close()
         child.wait()
-        _post(loop, events, None)
+        report(None)
 
     @property
     def pid(self) -> int:
@@ -170,13 +161,22 @@ class ServiceProcess:
 
     async def wait(self, timeout: float) -> int | None:
         """Waits until the process has ended and its output is read; None if it still runs after `timeout`."""
-        reader = self._reader
-        if reader is not None:
-            await asyncio.to_thread(reader.join, timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                await self.wait_ended()
+        except TimeoutError:
+            pass
+        return self.returncode
+
+    async def wait_ended(self) -> int | None:
+        """Waits, however long it takes, until the process has ended by itself; returns its exit status."""
+        await self._ended.wait()
         return self.returncode
 
     async def stop(self, grace: float) -> None:
         """SIGTERM, and after `grace` seconds SIGKILL; returns when it is gone."""
+        if self._child is None:
+            return
         self.send_signal(signal.SIGTERM)
         if await self.wait(grace) is None:
             self.kill()
@@ -195,8 +195,12 @@ class ServiceProcess:
         return "\n".join(list(self.output)[-15:]) or "(it wrote nothing)"
 
 
-def _post(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[str | None], item: str | None) -> None:
+def _post(
+    loop: asyncio.AbstractEventLoop, events: asyncio.Queue[str | None], ended: asyncio.Event, item: str | None
+) -> None:
     try:
         loop.call_soon_threadsafe(events.put_nowait, item)
+        if item is None:
+            loop.call_soon_threadsafe(ended.set)
     except RuntimeError:
         pass  # the loop is closed: nobody waits any more

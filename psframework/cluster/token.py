@@ -1,4 +1,4 @@
-"""The bearer token of a cluster on this machine: a file of mode 0600 that only its user can read.
+"""Where this user's processes find the token of a local cluster: a file of mode 0600 that only they can read.
 
 A local cluster writes its token to a folder of the user, named by the coordinator's port, so that
 `psf.connect("127.0.0.1:PORT")` and `psf status` of the same user find it without being told (PROTOCOLS 15).
@@ -6,48 +6,14 @@ A local cluster writes its token to a folder of the user, named by the coordinat
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import secrets
 import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from psframework.errors import ConfigurationError
-
-
-def new_token() -> str:
-    """A random token of 256 bits."""
-    return secrets.token_urlsafe(32)
-
-
-def write_token(path: Path, token: str) -> None:
-    """Creates `path` with mode 0600 before a byte of the token is in it; replaces an older file."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-    scratch.replace(path)
-
-
-def read_token(path: Path) -> str:
-    """The token in `path`.
-
-    Raises:
-        ConfigurationError: no such file, an empty one, or one that other users may read.
-    """
-    try:
-        with path.open() as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"can't read the token file {path}: {error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigurationError(f"other users may read the token file {path}: run chmod 600 {path}")
-    if not token:
-        raise ConfigurationError(f"the token file {path} is empty")
-    return token
+from psframework.rpc.security import is_loopback, read_token, write_token
 
 
 def publish_token(address: str, token: str) -> Path:
@@ -60,7 +26,10 @@ def publish_token(address: str, token: str) -> Path:
     if not _private(folder):
         raise ConfigurationError(f"{folder} must belong to this user with mode 0700; remove it and try again")
     path = folder / f"{_port(address)}.token"
-    write_token(path, token)
+    scratch = folder / f".{path.name}.{os.getpid()}"
+    scratch.unlink(missing_ok=True)
+    write_token(scratch, token)
+    scratch.replace(path)
     return path
 
 
@@ -71,7 +40,7 @@ def find_token(addresses: Sequence[str]) -> str | None:
         return None
     for address in addresses:
         path = folder / f"{_port(address)}.token"
-        if _is_loopback(address) and path.exists():
+        if is_loopback(address.rpartition(":")[0]) and path.exists():
             return read_token(path)
     return None
 
@@ -93,13 +62,3 @@ def _private(folder: Path) -> bool:
 
 def _port(address: str) -> str:
     return address.rpartition(":")[2]
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

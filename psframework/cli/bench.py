@@ -1,0 +1,48 @@
+"""`psf bench`: measures the performance budget against the peers, in a checkout."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psframework.errors import NotRegistered
+
+CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False, "ignore_unknown_options": True}
+
+
+def bench(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="benchmarks to run; none: all of them")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="only say which there are")] = False,
+) -> None:
+    """Run benchmarks of a checkout; each prints its figures and ratios.
+
+    Example: [bold]psf bench rpc mlp[/bold]
+    """
+    known = benchmarks()
+    if not known:
+        raise NotRegistered("no benchmarks here: they are in the repository, not in the installed package")
+    chosen = names or list(known)
+    for name in chosen:
+        if name not in known:
+            raise NotRegistered(f"no benchmark {name!r}; there are {', '.join(known)}")
+    if listing:
+        print("\n".join(chosen))
+        return
+    for name in chosen:
+        print(f"== {name}", flush=True)
+        sys.argv = [str(known[name])]
+        runpy.run_path(str(known[name]), run_name="__main__")
+
+
+def benchmarks() -> dict[str, Path]:
+    """Benchmark name -> script, of the checkout that this package or the current folder belongs to."""
+    for root in (Path(__file__).parents[2], Path.cwd()):
+        scripts = sorted(path for path in (root / "benchmarks").glob("*.py") if not path.name.startswith("_"))
+        if scripts and (root / "pyproject.toml").exists():
+            return {path.stem: path for path in scripts}
+    return {}

@@ -1,0 +1,57 @@
+"""`psf up`: a cluster of real processes on this machine, in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from psframework.cluster.local import LocalCluster, LocalOptions
+
+
+def up(
+    parameter_servers: Annotated[int, typer.Option(min=0, help="shards of the parameter server")] = 2,
+    bind: Annotated[str, typer.Option(help="where the coordinator listens; loopback only")] = "127.0.0.1:0",
+    lanes: Annotated[str | None, typer.Option(help="lanes to offer, for tests: inline,striped,shm")] = None,
+) -> None:
+    """Start a coordinator and parameter-server shards here, and keep them up until Ctrl-C.
+
+    Example: [bold]psf up --parameter-servers 2 --bind 127.0.0.1:7070[/bold]
+    """
+    options = LocalOptions(parameter_servers=parameter_servers, lanes=lanes, bind=bind)
+    asyncio.run(_serve(options, Console()))
+
+
+async def _serve(options: LocalOptions, console: Console) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with LocalCluster(options) as local:
+        console.print(_table(local))
+        print(f"in another terminal: export PSF_COORDINATOR={local.address}", flush=True)
+        watchers = [asyncio.ensure_future(_report_end(local, name)) for name in local.processes]
+        try:
+            await stop.wait()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+        print("stopping", flush=True)
+
+
+async def _report_end(local: LocalCluster, name: str) -> None:
+    """Says so when a service ends by itself; the rest goes on, as a cluster would."""
+    process = local.processes[name]
+    code = await process.wait_ended()
+    print(f"{name} ended with status {code}: {process.last_words}", flush=True)
+
+
+def _table(local: LocalCluster) -> Table:
+    table = Table("service", "pid", "address")
+    for name, process in local.processes.items():
+        table.add_row(name, str(process.pid), process.address)
+    return table
