@@ -50,7 +50,7 @@ def encode(header: Message, data: Buffer | Sequence[Buffer] = b"") -> bytes:
         raise WireError(f"a message of {nbytes} bytes of data; one message may hold 2 GiB, send it in chunks")
     try:
         return b"".join((head, _varint(number << 3 | _BYTES), _varint(nbytes), *buffers))
-    except BufferError:
+    except (BufferError, TypeError):
         raise ArgumentError(
             "a buffer to send is not C-contiguous; pass it through wire.spec.as_bytes"
         ) from None

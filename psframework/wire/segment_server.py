@@ -10,6 +10,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -109,10 +110,11 @@ class SegmentServer:
                 self._path.unlink()
         self._socket = self._path = None
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -129,17 +131,19 @@ class SegmentServer:
                 connection.close()
                 continue
             connection.setblocking(False)
-            self._spawn(self._serve(connection))
+            # The callback, not `_serve`: a task that is cancelled before its first step never runs.
+            self._spawn(self._serve(connection)).add_done_callback(partial(_close, connection))
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    await self._handover(connection)
-            except (PsfError, OSError) as error:
-                log.warning("refused a segment from %s: %s", _credentials(connection), error)
-                with contextlib.suppress(OSError):
-                    connection.send(handover.pack_answer(error))
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._handover(connection)
+        except (PsfError, OSError) as error:
+            log.warning("refused a segment from %s: %s", _credentials(connection), error)
+            _refuse(connection, error)
+        except Exception as error:  # of `on_segment`: the peer must not wait, other handovers go on
+            log.exception("taking a segment from %s failed", _credentials(connection))
+            _refuse(connection, error)
 
     async def _handover(self, connection: socket.socket) -> None:
         hello = (await handover.receive(connection))[1]
@@ -174,6 +178,15 @@ class SegmentServer:
         except BaseException:
             segment.close()
             raise
+
+
+def _close(connection: socket.socket, _: asyncio.Task[None]) -> None:
+    connection.close()
+
+
+def _refuse(connection: socket.socket, error: Exception) -> None:
+    with contextlib.suppress(OSError):
+        connection.send(handover.pack_answer(error))
 
 
 def _credentials(connection: socket.socket) -> str:
