@@ -1,0 +1,161 @@
+"""The agent: one per process. Its peers, its services, and the life of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from psframework.errors import ArgumentError, PeerLost
+from psframework.rpc.accept import Acceptor
+from psframework.rpc.adapter import unary_handler
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.dial import Dialer, Target
+from psframework.rpc.frames import Identity
+from psframework.rpc.limits import AgentOptions
+from psframework.rpc.peer import Peer
+from psframework.rpc.security import Security
+from psframework.rpc.service import MethodTable, Service
+
+REMEMBERED_DEAD = 4096
+
+
+class Agent:
+    """Calls of one process, made and served. An async context manager; leaving closes every session.
+
+    Args:
+        identity: who this process is.
+        security: TLS files and token for both sides.
+        services: what peers may call; more can be added with `mount` before the server starts.
+        options: limits.
+    """
+
+    def __init__(
+        self,
+        identity: PeerInfo,
+        *,
+        security: Security,
+        services: Sequence[Service] = (),
+        options: AgentOptions | None = None,
+    ) -> None:
+        self.identity = identity
+        self.options = options or AgentOptions()
+        self._security = security
+        self._services = list(services)
+        self._methods = MethodTable(services)
+        self._peers: list[Peer] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._dead: deque[tuple[str, int]] = deque(maxlen=REMEMBERED_DEAD)
+        self._acceptor = Acceptor(identity, security, self.options, self._new_peer, self._is_fenced)
+        self._closed = False
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """Peers with a live session, whoever dialled."""
+        return tuple(self._peers)
+
+    def mount(self, service: Service) -> None:
+        """Adds a service; ArgumentError if one of its paths is taken."""
+        self._methods.add(service)
+        self._services.append(service)
+
+    def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
+        """Handlers for a grpc.aio server: the call stream, and every service as unary methods."""
+        unary = [unary_handler(service, self._security) for service in self._services]
+        return [self._acceptor.handler(), *unary]
+
+    def peer_for(self, name: str, incarnation: int | None = None) -> Peer | None:
+        """A live peer of that name (and incarnation), whoever dialled; None if there is no session."""
+        for peer in reversed(self._peers):
+            if peer.info.name == name and incarnation in (None, peer.info.incarnation):
+                return peer
+        return None
+
+    async def connect(
+        self,
+        addresses: Sequence[str],
+        *,
+        name: str,
+        role: str,
+        incarnation: int | None = None,
+        deadline: Deadline,
+    ) -> Peer:
+        """Returns the peer, dialling it if there is no session with it yet.
+
+        Args:
+            addresses: HOST:PORT, tried in this order, again and again until the deadline.
+            name: the member's name.
+            role: its role, which its certificate must show.
+            incarnation: which life of it; None for whichever answers.
+            deadline: when to give up.
+
+        Raises:
+            PeerLost: nobody answered, another incarnation did, or this one is known to be dead.
+            PermissionDenied: certificate, role or token were refused.
+            WireError: whoever answers does not speak the protocol.
+        """
+        if self._closed:
+            raise ArgumentError("the agent is closed")
+        if incarnation is not None and self._is_fenced(name, incarnation):
+            raise PeerLost(f"{name} was declared dead", peer=name, reason="lease", may_have_run=False)
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            peer = self.peer_for(name, incarnation)
+            if peer is not None and peer.info.role == role:
+                return peer
+            expected = Identity(name=name, role=role, incarnation=incarnation or 0)
+            return await self._dial(Target(tuple(addresses), expected), deadline)
+
+    def lost(self, name: str, incarnation: int, reason: str = "lease") -> None:
+        """Membership says that this life of a member is over: its calls fail now, and it may not return."""
+        self._dead.append((name, incarnation))
+        for peer in list(self._peers):
+            if (peer.info.name, peer.info.incarnation) == (name, incarnation):
+                peer.fail(reason, f"{name} (incarnation {incarnation}) was declared dead: {reason}")
+
+    async def close(self) -> None:
+        """Ends all sessions in order; calls that are still open end with PeerLost."""
+        self._closed = True
+        self._acceptor.close()
+        await asyncio.gather(*(peer.close() for peer in list(self._peers)))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _dial(self, target: Target, deadline: Deadline) -> Peer:
+        dialer = Dialer(target, self.identity, self._security, self.options, self._new_peer)
+        opened: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(dialer.run(opened, deadline), name=f"psf-session-{target.expected.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await opened
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    def _new_peer(self, info: PeerInfo) -> Peer:
+        peer = Peer(info, self._methods, self.options, self._forget)
+        self._peers.append(peer)
+        return peer
+
+    def _forget(self, peer: Peer) -> None:
+        if peer in self._peers:
+            self._peers.remove(peer)
+        self._acceptor.forget(peer)
+
+    def _is_fenced(self, name: str, incarnation: int) -> bool:
+        return (name, incarnation) in self._dead

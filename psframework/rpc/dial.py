@@ -1,0 +1,216 @@
+"""The side that dials: opens a session, keeps it, and redials when the connection breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from psframework.errors import DeadlineExceeded, PeerLost, PsfError, WireError
+from psframework.rpc import frames, handshake
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.frames import Hello, Identity, Welcome
+from psframework.rpc.limits import AgentOptions
+from psframework.rpc.peer import Peer
+from psframework.rpc.security import Security
+from psframework.rpc.status import from_rpc_error
+from psframework.rpc.stream import close_quietly
+
+CONNECT = "/psframework.proto.v1.CallService/Connect"
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+
+
+class Refused(Exception):
+    """The other side answered, and said no: trying again can't change it."""
+
+    def __init__(self, error: PsfError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom to dial.
+
+    Args:
+        addresses: HOST:PORT, best first; tried in this order.
+        expected: who must answer; empty fields match anybody.
+    """
+
+    addresses: tuple[str, ...]
+    expected: Identity
+
+    def __str__(self) -> str:
+        return f"{self.expected.name or self.expected.role} at {', '.join(self.addresses)}"
+
+
+class Connection:
+    """One open connection: a channel with the call stream on it, welcomed by the other side."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.stream: Any = channel.stream_stream(CONNECT)()
+        self.welcome = Welcome()
+
+    async def shake_hands(self, hello: Hello) -> None:
+        """Sends the Hello and takes the Welcome."""
+        await self.stream.write(handshake.hello_message(hello))
+        answer = await self.stream.read()
+        if answer is grpc.aio.EOF:
+            raise PeerLost("the connection was closed during the handshake")
+        try:
+            self.welcome = handshake.read_welcome(answer)
+        except PsfError as error:
+            raise Refused(error) from None
+
+    async def close(self) -> None:
+        """Ends the stream, then the channel."""
+        self.stream.cancel()
+        await close_quietly(self.channel)
+
+
+class Dialer:
+    """Keeps one session with one target alive.
+
+    Args:
+        target: whom to dial.
+        local: who this process is.
+        security: what the channels are made with.
+        options: limits; `resume_seconds` bounds redialling.
+        make_peer: makes the Peer once it is known who answered.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        local: PeerInfo,
+        security: Security,
+        options: AgentOptions,
+        make_peer: Callable[[PeerInfo], Peer],
+    ) -> None:
+        self._target = target
+        self._local = local
+        self._security = security
+        self._options = options
+        self._make_peer = make_peer
+        self._session = os.urandom(handshake.SESSION_BYTES)
+        self._attempts = 0
+        self._peer: Peer | None = None
+
+    async def run(self, opened: asyncio.Future[Peer], deadline: Deadline) -> None:
+        """Opens the session, resolves `opened`, and stays until the session has ended for good."""
+        try:
+            connection = await self._dial(deadline)
+        except Exception as error:
+            if not opened.done():
+                opened.set_exception(error)
+            return
+        except asyncio.CancelledError:
+            opened.cancel()
+            raise
+        try:
+            peer = self._peer = self._make_peer(handshake.info_of(connection.welcome.sender))
+            if not opened.done():
+                opened.set_result(peer)
+            await self._keep(peer, connection)
+        finally:
+            if self._peer is not None:
+                self._peer.fail("closed", f"the connection to {self._peer.info.name} was closed here")
+
+    async def _keep(self, peer: Peer, connection: Connection) -> None:
+        while True:
+            try:
+                error = await self._pump(peer, connection)
+            finally:
+                await connection.close()
+            if peer.lost:
+                return
+            try:
+                if isinstance(error, WireError):
+                    raise error
+                connection = await self._dial(Deadline.after(self._options.resume_seconds))
+            except PsfError as failure:
+                reason = failure.reason if isinstance(failure, PeerLost) else "refused"
+                peer.fail(reason, f"lost {peer.info.name} (incarnation {peer.info.incarnation}): {failure}")
+                return
+
+    async def _pump(self, peer: Peer, connection: Connection) -> BaseException | None:
+        link = peer.new_link(connection.stream)
+        try:
+            peer.attach(connection.welcome.state, link)
+            return await link.pump()
+        except WireError as error:
+            return error
+        finally:
+            peer.detach(link)
+
+    async def _dial(self, deadline: Deadline) -> Connection:
+        pause = FIRST_PAUSE
+        while True:
+            refused: PsfError | None = None
+            last: PsfError = DeadlineExceeded("no time was left")
+            for address in self._target.addresses:
+                try:
+                    return await self._connect(address, deadline)
+                except Refused as error:
+                    refused = error.error
+                except PsfError as error:
+                    last = error
+            if refused is not None:
+                raise refused
+            if not isinstance(last, PeerLost | DeadlineExceeded):
+                raise last
+            if deadline.remaining() < pause:
+                raise self._unreachable(last)
+            await asyncio.sleep(pause * random.uniform(0.7, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _connect(self, address: str, deadline: Deadline) -> Connection:
+        expected = self._target.expected
+        channel = self._security.channel(address, role=expected.role, name=expected.name)
+        connection = Connection(channel)
+        seconds = min(deadline.remaining(), self._options.handshake_seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                await connection.shake_hands(self._hello())
+            return connection
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, grpc.aio.AioRpcError):
+                hint = self._security.hint
+                raise from_rpc_error(error, peer=expected.name or address, hint=hint) from None
+            if isinstance(error, TimeoutError):
+                text = f"{address} did not answer the handshake within {seconds:.1f} s"
+                raise DeadlineExceeded(text) from None
+            if isinstance(error, asyncio.InvalidStateError):  # the stream ended while we wrote to it
+                raise PeerLost(f"{address} closed the connection", peer=expected.name) from None
+            raise
+
+    def _hello(self) -> Hello:
+        self._attempts += 1
+        peer = self._peer
+        state = peer.state() if peer else handshake.link_state(self._options)
+        expected = handshake.identity_of(peer.info) if peer else self._target.expected
+        return Hello(
+            protocol=frames.PROTOCOL,
+            session=self._session,
+            connection=self._attempts,
+            sender=handshake.identity_of(self._local),
+            expected=expected,
+            state=state,
+            resumed=peer is not None,
+        )
+
+    def _unreachable(self, last: PsfError) -> PeerLost:
+        return PeerLost(
+            f"can't reach {self._target}: {last}",
+            peer=self._target.expected.name,
+            reason="closed",
+            may_have_run=False,
+        )

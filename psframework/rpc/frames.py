@@ -1,0 +1,104 @@
+"""Frames as bytes: what may be in one, what it costs, and how a batch of them is written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from psframework.errors import WireError
+from psframework.proto.v1.call_pb2 import Frame, FrameBatch, FrameKind, Hello, Identity, LinkState, Welcome
+from psframework.proto.v1.call_pb2 import Lane as LaneNumber
+from psframework.wire.lanes import Lane
+
+REQUEST: Final = int(FrameKind.FRAME_KIND_REQUEST)
+REPLY: Final = int(FrameKind.FRAME_KIND_REPLY)
+CANCEL: Final = int(FrameKind.FRAME_KIND_CANCEL)
+ABORT: Final = int(FrameKind.FRAME_KIND_ABORT)
+RELEASE: Final = int(FrameKind.FRAME_KIND_RELEASE)
+OPEN_STRIPES: Final = int(FrameKind.FRAME_KIND_OPEN_STRIPES)
+GOODBYE: Final = int(FrameKind.FRAME_KIND_GOODBYE)
+
+NO_LANE: Final = int(LaneNumber.LANE_UNSPECIFIED)
+INLINE: Final = int(LaneNumber.LANE_INLINE)
+STRIPED: Final = int(LaneNumber.LANE_STRIPED)
+SHM: Final = int(LaneNumber.LANE_SHM)
+NUMBERS: Final = {Lane.INLINE: LaneNumber.LANE_INLINE, Lane.STRIPED: LaneNumber.LANE_STRIPED,
+                  Lane.SHM: LaneNumber.LANE_SHM}  # fmt: skip
+LANES: Final = {int(number): lane for lane, number in NUMBERS.items()}
+
+PROTOCOL: Final = 1
+MAX_MESSAGE: Final = 64 << 20
+"""Largest message of the call stream in bytes; a payload above 64 KiB takes another lane if there is one."""
+
+MAX_PARTS: Final = 65_536
+FRAME_COST: Final = 128
+"""What a call without payload costs of the window, in bytes: about what it holds in memory."""
+
+_FRAMES_TAG: Final = bytes([FrameBatch.FRAMES_FIELD_NUMBER << 3 | 2])
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The frame as an element of FrameBatch.frames, ready to be joined with others."""
+    data = frame.SerializeToString()
+    return _FRAMES_TAG + _varint(len(data)) + data
+
+
+def encode_batch(first: int, acknowledged: int, consumed: int, frames: Sequence[bytes]) -> bytes:
+    """One message of the call stream, from encoded frames."""
+    head = FrameBatch(first=first, acknowledged=acknowledged, consumed=consumed).SerializeToString()
+    return b"".join((head, *frames))
+
+
+def decode_batch(data: bytes) -> FrameBatch:
+    """Reads a message of the call stream; WireError if it is none."""
+    try:
+        return FrameBatch.FromString(data)
+    except DecodeError as error:
+        raise WireError(f"not a batch of frames: {error}") from None
+
+
+def cost(header: bytes, lane: int, sizes: Sequence[int]) -> int:
+    """Bytes of the window that a request or a reply takes; both ends must agree on it."""
+    if lane in (NO_LANE, SHM):
+        return FRAME_COST + len(header)
+    return FRAME_COST + len(header) + sum(sizes)
+
+
+def check_payload(frame: Frame, lanes: frozenset[Lane], max_bytes: int) -> None:
+    """Checks the fields of a payload against each other and against what was agreed.
+
+    Raises:
+        WireError: the frame can't be right; nothing was allocated for it.
+    """
+    lane = frame.lane
+    if lane == NO_LANE:
+        if frame.sizes or frame.parts or frame.offsets:
+            raise WireError("a payload without a lane")
+        return
+    if LANES.get(lane) not in lanes:
+        raise WireError(f"lane {lane} was not negotiated")
+    count, total = len(frame.sizes), sum(frame.sizes)
+    if count > MAX_PARTS or total > max_bytes:
+        raise WireError(f"a payload of {count} parts, {total} bytes: at most {MAX_PARTS} and {max_bytes} fit")
+    if lane == INLINE and [len(part) for part in frame.parts] != list(frame.sizes):
+        raise WireError("inline parts do not have the sizes that were announced")
+    if lane == SHM and len(frame.offsets) != count:
+        raise WireError("shared parts and their offsets differ in number")
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+__all__ = ["Frame", "FrameBatch", "Hello", "Identity", "LinkState", "Welcome"]

@@ -1,0 +1,180 @@
+"""The pumps of one connection, and the port through which everything of a session leaves.
+
+A Port outlives connections; a Link is one connection's control stream. While a write is under way, frames
+pile up in the session, and the next write takes all of them in one message: that is all of coalescing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import grpc
+
+from psframework.rpc import frames
+from psframework.rpc.frames import Frame
+from psframework.rpc.session import Session
+from psframework.wire.lanes import Lane, LaneStats
+
+REPORT_SECONDS = 0.05
+"""How long an acknowledgement may wait for a frame to ride on."""
+
+
+class ByteStream(Protocol):
+    """What a client's call and a server's context have in common (both of grpc.aio)."""
+
+    async def read(self) -> Any: ...
+    async def write(self, message: bytes) -> None: ...
+
+
+class Port:
+    """The way out of a session: numbers frames, keeps them, hands them to the link of the moment.
+
+    Args:
+        session: the pure state.
+
+    Attributes:
+        lanes: what both ends agreed on; shared memory is added once it was proved.
+        stats: payload traffic by lane.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.lanes: frozenset[Lane] = frozenset({Lane.INLINE})
+        self.stats = LaneStats()
+        self._link: Link | None = None
+        self._waiting: deque[tuple[int, Callable[[], bool], Callable[[], None]]] = deque()
+
+    def attach(self, link: Link | None) -> None:
+        """Frames leave through `link` from now on; None while there is no connection."""
+        self._link = link
+
+    @property
+    def link(self) -> Link | None:
+        """The connection of the moment."""
+        return self._link
+
+    def post(self, frame: Frame) -> int:
+        """Queues a frame; returns its number. Never waits: callers were admitted by `when_admitted`."""
+        number = self.session.push(frames.encode_frame(frame))
+        if self._link is not None:
+            self._link.wake()
+        return number
+
+    def when_admitted(self, cost: int, wanted: Callable[[], bool], send: Callable[[], None]) -> None:
+        """Runs `send` once the window has room for `cost` bytes, in order, if `wanted` still says so."""
+        if not self._waiting and self.session.admit(cost):
+            send()
+        else:
+            self._waiting.append((cost, wanted, send))
+
+    def give_back(self, consumed: int) -> None:
+        """The other end has consumed payload: lets what waits for the window go."""
+        self.session.give_back(consumed)
+        while self._waiting:
+            cost, wanted, send = self._waiting[0]
+            if wanted():
+                if not self.session.admit(cost):
+                    return
+                send()
+            self._waiting.popleft()
+
+    def drop_waiting(self) -> None:
+        """Forgets what waits for the window; the peer is lost."""
+        self._waiting.clear()
+
+
+class Link:
+    """One connection of a session.
+
+    Args:
+        stream: the open gRPC stream, handshake done.
+        port: where outgoing frames come from.
+        receive: takes each message.
+    """
+
+    def __init__(self, stream: ByteStream, port: Port, receive: Callable[[bytes], None]) -> None:
+        self._stream = stream
+        self._port = port
+        self._receive = receive
+        self._waiter: asyncio.Future[None] | None = None
+        self._report: asyncio.TimerHandle | None = None
+        self._pumps: tuple[asyncio.Task[None], ...] = ()
+        self._closed = False
+
+    async def pump(self) -> BaseException | None:
+        """Moves frames both ways until the connection ends; returns why (None: in order).
+
+        Raises:
+            CancelledError: the task was cancelled; the pumps are gone by then.
+        """
+        self._pumps = (
+            asyncio.create_task(self._read(), name="psf-link-read"),
+            asyncio.create_task(self._write(), name="psf-link-write"),
+        )
+        if self._closed:
+            self.close()
+        try:
+            await asyncio.wait(self._pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.close()
+            results = await asyncio.gather(*self._pumps, return_exceptions=True)
+        return next((r for r in results if r and not isinstance(r, asyncio.CancelledError)), None)
+
+    def close(self) -> None:
+        """Ends the pumps; `pump` returns soon after."""
+        self._closed = True
+        if self._report is not None:
+            self._report.cancel()
+            self._report = None
+        for task in self._pumps:
+            task.cancel()
+
+    def wake(self) -> None:
+        """There is something to write."""
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _read(self) -> None:
+        read, receive, session = self._stream.read, self._receive, self._port.session
+        while True:
+            message = await read()
+            if message is grpc.aio.EOF:
+                return
+            receive(message)
+            if session.owes_report and not session.has_unsent:
+                self._report_later(session)
+
+    def _report_later(self, session: Session) -> None:
+        if session.report_is_urgent:
+            self.wake()
+        elif self._report is None and not self._closed:
+            self._report = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._report_now)
+
+    def _report_now(self) -> None:
+        self._report = None
+        self.wake()
+
+    async def _write(self) -> None:
+        session, write = self._port.session, self._stream.write
+        loop = asyncio.get_running_loop()
+        while True:
+            if session.has_unsent or session.owes_report:
+                first, batch = session.take()
+                received, consumed = session.report()
+                await write(frames.encode_batch(first, received, consumed, batch))
+            if not session.has_unsent:
+                self._waiter = loop.create_future()
+                await self._waiter
+
+
+async def close_quietly(channel: grpc.aio.Channel) -> None:
+    """Closes a channel whose calls have ended; a failure to do so concerns nobody."""
+    with contextlib.suppress(Exception):
+        await channel.close()
