@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import cast
 
 import grpc
-import structlog
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
 from psframework.errors import ConfigurationError
+from psframework.observe.logs import get_logger
 from psframework.rpc.certificates import CA_CERT, CERT, KEY, info_of, load_certificates, read_file
 from psframework.rpc.identity import Identity
 
@@ -91,11 +91,11 @@ class TlsFiles:
         except ConfigurationError as error:
             if stamp != self._refused:  # half-written files are seen by many handshakes, tell once
                 self._refused = stamp
-                structlog.get_logger().warning(
+                get_logger("psframework.rpc.tls").warning(
                     "renewed certificate refused, the old one stays", reason=str(error)
                 )
             return None
-        structlog.get_logger().info("renewed certificate in use", directory=str(self.directory))
+        get_logger("psframework.rpc.tls").info("renewed certificate in use", directory=str(self.directory))
         return _server_configuration(pems)
 
     def _stamp(self) -> Stamp:
