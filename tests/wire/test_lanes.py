@@ -1,0 +1,77 @@
+"""Which lanes there are, which two ends share, and which one a payload takes."""
+
+import pytest
+
+from psframework.errors import ConfigurationError
+from psframework.wire import lanes, shm
+from psframework.wire.lanes import Lane, LaneStats
+
+ALL = frozenset(Lane)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("inline", {Lane.INLINE}),
+        ("inline,striped", {Lane.INLINE, Lane.STRIPED}),
+        (" Striped , ", {Lane.INLINE, Lane.STRIPED}),
+        ("shm", {Lane.INLINE, Lane.SHM}),
+    ],
+)
+def test_parse(text, expected):
+    assert lanes.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ",", "inline,nccl", "gpu"])
+def test_parse_names_the_choices(text):
+    with pytest.raises(ConfigurationError, match="inline, striped, shm"):
+        lanes.parse(text)
+
+
+def test_a_lane_that_the_machine_lacks(monkeypatch):
+    monkeypatch.setattr(shm, "available", lambda: False)
+    assert lanes.available() == {Lane.INLINE, Lane.STRIPED}
+    with pytest.raises(ConfigurationError, match="no shm"):
+        lanes.parse("inline,shm")
+
+
+def test_flag_before_environment_before_all():
+    environment = {"PSF_LANES": "striped"}
+    assert lanes.offered("inline", environment) == {Lane.INLINE}
+    assert lanes.offered(None, environment) == {Lane.INLINE, Lane.STRIPED}
+    assert lanes.offered(None, {}) == lanes.available()
+
+
+def test_negotiation_is_the_intersection_and_ignores_news():
+    assert lanes.negotiate(ALL, ["shm", "quantum", "inline"]) == {Lane.INLINE, Lane.SHM}
+    assert lanes.negotiate({Lane.STRIPED}, []) == {Lane.INLINE}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shared", "in_segment", "expected"),
+    [
+        ([], ALL, False, Lane.INLINE),
+        ([65_536], ALL, False, Lane.INLINE),
+        ([65_536, 1], ALL, False, Lane.STRIPED),
+        ([10 << 20], {Lane.INLINE, Lane.SHM}, False, Lane.INLINE),
+        ([4], ALL, True, Lane.SHM),
+        ([10 << 20], {Lane.INLINE, Lane.STRIPED}, True, Lane.STRIPED),
+        ([10 << 20], {Lane.INLINE}, True, Lane.INLINE),
+    ],
+)
+def test_choose(sizes, shared, in_segment, expected):
+    assert lanes.choose(sizes, frozenset(shared), in_segment) is expected
+
+
+def test_stats_add_up():
+    total, one = LaneStats(), LaneStats()
+    one.add_sent(Lane.SHM, 100)
+    one.add_sent(Lane.SHM, 10, messages=2)
+    one.add_received(Lane.INLINE, 7)
+    total.merge(one)
+    total.merge(one)
+    assert total.snapshot() == {
+        "inline": {"messages_sent": 0, "bytes_sent": 0, "messages_received": 2, "bytes_received": 14},
+        "striped": {"messages_sent": 0, "bytes_sent": 0, "messages_received": 0, "bytes_received": 0},
+        "shm": {"messages_sent": 6, "bytes_sent": 220, "messages_received": 0, "bytes_received": 0},
+    }
