@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Self
 
-from psframework.errors import Evicted, PeerLost, PsfError, StaleTerm
+from psframework.errors import ArgumentError, Evicted, PeerLost, PsfError
+from psframework.membership.follower import FollowerHooks, ViewFollower
 from psframework.membership.heartbeat import Heartbeat
-from psframework.membership.lease import HeldLease, Reason
+from psframework.membership.keys import KeyValue
+from psframework.membership.lease import HeldLease, Reason, check_lease
 from psframework.membership.line import Line
-from psframework.membership.messages import delta_from_message, member_from_message
+from psframework.membership.messages import member_from_message
+from psframework.membership.names import check_name
 from psframework.membership.signal import Signal
-from psframework.membership.view import Delta, Member, MemberState, View
+from psframework.membership.view import Member, View
 from psframework.proto.v1 import coordinator_pb2 as pb
 from psframework.rpc.deadline import Deadline, boottime
 from psframework.rpc.security import Security
+from psframework.rpc.watchdog import LoopTick, watch_loop
 
 log = logging.getLogger(__name__)
 LEAVE_SECONDS = 2.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5  # seconds between attempts to watch
+JOIN_GRACE = 0.5  # seconds by which the coordinator gives up earlier than we, so that its reason arrives
+BARRIER_GRACE = 2.0
 LostHook = Callable[[Member, Reason], None]
 
 
@@ -33,7 +41,7 @@ class JoinRequest:
 
     Args:
         role: "parameter-server", "worker", "trainer", ...
-        name: wanted name; None: the coordinator gives `role-N`.
+        name: wanted name; None: the coordinator gives `role-N`, lowest free.
         job: its job; empty for services.
         advertise: host:port, to be tried by others in order; empty if it can't listen.
         lease_s: length of the lease in seconds; under 3 s only for tests.
@@ -47,6 +55,15 @@ class JoinRequest:
     lease_s: float = 5.0
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    def check(self) -> None:
+        """Raises ArgumentError for a name or a lease that can't be."""
+        check_name(self.role, "role")
+        if self.name is not None:
+            check_name(self.name)
+        if self.job:
+            check_name(self.job, "job")
+        check_lease(self.lease_s)
+
 
 class Membership:
     """This process as a member of a cluster; an async context manager, made by `join`.
@@ -54,22 +71,18 @@ class Membership:
     Attributes:
         member: this member, with its name and incarnation; a new one after `rejoin`.
         view: the newest view that this process has seen.
+        kv: the cluster's key-value store.
     """
 
     def __init__(
-        self,
-        addresses: Sequence[str],
-        request: JoinRequest,
-        security: Security,
-        timeout: float,
-        tick: Callable[[], int] | None,
+        self, addresses: Sequence[str], request: JoinRequest, security: Security, timeout: float
     ) -> None:
         self._line = Line(addresses, security)
         self._request = request
         self._timeout = timeout
-        self._tick = tick
         self.member = Member(request.name or "", request.role, request.job)
         self.view = View()
+        self.kv = KeyValue(self._line, lambda: self.member.incarnation)
         self._changed = Signal()
         self._lost_hooks: list[LostHook] = []
         self._evicted_hooks: list[Callable[[Evicted], None]] = []
@@ -78,8 +91,9 @@ class Membership:
         self._lease = HeldLease(request.lease_s, 0.0)
         self._heartbeat: Heartbeat | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._ticks: asyncio.Task[None] | None = None
-        self._turns = 0
+        self._entries = itertools.count(1)  # into barriers
+        self._stack = AsyncExitStack()
+        self._tick: LoopTick | None = None
 
     @classmethod
     def join(
@@ -88,8 +102,6 @@ class Membership:
         request: JoinRequest,
         security: Security | None = None,
         timeout: float = 30.0,
-        *,
-        tick: Callable[[], int] | None = None,
     ) -> Membership:
         """Returns a membership to be entered with `async with`.
 
@@ -98,22 +110,23 @@ class Membership:
             request: who wants to join.
             security: certificates and token; None for plaintext.
             timeout: seconds to get in; a silent holder of the name is waited for so long.
-            tick: how often the loop has turned; None counts it here.
 
         Raises (on entering):
             NameTaken: a live member has the name.
             DeadlineExceeded: no coordinator answered.
             PermissionDenied: wrong certificate or token.
         """
-        return cls(addresses, request, security or Security.plaintext(), timeout, tick)
+        return cls(addresses, request, security or Security.plaintext(), timeout)
 
-    async def __aenter__(self) -> Membership:
+    async def __aenter__(self) -> Self:
+        self._request.check()
         try:
-            if self._tick is None:
-                self._ticks = asyncio.get_running_loop().create_task(self._count_turns(), name="psf-tick")
+            await self._stack.enter_async_context(self._line)
+            self._tick = await self._stack.enter_async_context(watch_loop())
             await self._enter(self._request.name or "", Deadline.after(self._timeout))
         except BaseException:
-            await self._close()
+            # Cancelled or late, we may be a member by now: don't leave the name taken for a lease.
+            await self.leave()
             raise
         return self
 
@@ -151,9 +164,9 @@ class Membership:
         return self.view.find(name)
 
     async def wait_for(
-        self, condition: Callable[[View], bool], deadline: Deadline, what: str = "the members"
+        self, condition: Callable[[View], object], deadline: Deadline, what: str = "the members"
     ) -> View:
-        """Waits until `condition(view)` holds; returns that view.
+        """Waits until `condition(view)` is true; returns that view.
 
         Raises:
             DeadlineExceeded: naming `what`.
@@ -163,7 +176,7 @@ class Membership:
         def holds() -> bool:
             if self._evicted is not None:
                 self.check()
-            return condition(self.view)
+            return bool(condition(self.view))
 
         await self._changed.until(holds, deadline, what)
         return self.view
@@ -178,6 +191,39 @@ class Membership:
     def on_evicted(self, hook: Callable[[Evicted], None]) -> None:
         """Calls `hook(error)` on the loop when this member was fenced; `rejoin` brings it back."""
         self._evicted_hooks.append(hook)
+
+    async def barrier(self, name: str, n: int, deadline: Deadline) -> tuple[str, ...]:
+        """Waits until `n` members of this job entered the barrier of that name; survives a new coordinator.
+
+        Returns:
+            Their names, in the order of coming.
+
+        Raises:
+            RendezvousTimeout: names who came, and who of the job is missing.
+            PeerLost: a member died while it waited there; names it.
+            ArgumentError: the others wait for another number, or this process entered it a second time.
+            DeadlineExceeded: no coordinator answered.
+            Evicted: this member was fenced.
+        """
+        if not 1 <= n < 2**32:
+            raise ArgumentError(
+                f"barrier {check_name(name, 'barrier')!r}: {n} members: at least one must come"
+            )
+        request = pb.EnterBarrierRequest(
+            name=name, count=n, incarnation=self.member.incarnation, entry=next(self._entries)
+        )
+
+        def shrink() -> None:
+            seconds = deadline.seconds()
+            if seconds is not None:
+                request.timeout_seconds = seconds
+
+        # The coordinator knows who is missing, so it gets to answer first.
+        late = Deadline(deadline.at + BARRIER_GRACE)
+        response = await self._line.call(
+            "EnterBarrier", request, pb.EnterBarrierResponse, late, patient=True, before=shrink
+        )
+        return tuple(response.names)
 
     async def rejoin(self, timeout: float | None = None) -> Member:
         """Joins again under the same name, as a new incarnation, after an eviction."""
@@ -198,7 +244,7 @@ class Membership:
         except PsfError as error:
             log.info("left without telling the coordinator: %s", error)
         finally:
-            await self._close()
+            await self._stack.aclose()
 
     async def _enter(self, name: str, deadline: Deadline) -> None:
         """Joins, starts to renew and to watch, and waits for the first view."""
@@ -211,86 +257,64 @@ class Membership:
             lease_seconds=wanted.lease_s,
             labels={"host": socket.gethostname(), "pid": str(os.getpid()), **wanted.labels},
             nonce=secrets.token_bytes(16),
-            timeout_seconds=deadline.remaining(),
         )
         sent_at = boottime()
-        response = await self._line.call("Join", request, pb.JoinResponse, deadline, patient=True)
+
+        def shrink() -> None:
+            nonlocal sent_at
+            sent_at = boottime()
+            request.timeout_seconds = max(0.0, deadline.remaining() - JOIN_GRACE)
+
+        response = await self._line.call(
+            "Join", request, pb.JoinResponse, deadline, patient=True, before=shrink
+        )
         self.member = member_from_message(response.member)
         self._evicted = None
         self._lease = HeldLease(self.member.lease_s, sent_at)
-        self._start(asyncio.get_running_loop())
+        self._start()
         known = self.member.incarnation
         await self.wait_for(lambda view: view.get(known) is not None, deadline, "the first view")
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        incarnation = self.member.incarnation
-        self._heartbeat = Heartbeat(
+    def _start(self) -> None:
+        loop, incarnation = asyncio.get_running_loop(), self.member.incarnation
+        tick = self._tick
+        assert tick is not None
+
+        def evicted(error: Evicted) -> None:
+            self._on_evicted(incarnation, error)
+
+        heartbeat = Heartbeat(
             self._line.addresses,
             self._line.security,
             self._line.terms,
             incarnation=incarnation,
             lease=self._lease,
-            tick=self._tick or (lambda: self._turns),
-            on_evicted=lambda error: _post(loop, self._on_evicted, incarnation, error),
+            tick=lambda: tick.count,
+            on_evicted=lambda error: _post(loop, evicted, error),
         )
-        self._heartbeat.start()
-        self._watch = loop.create_task(self._follow(incarnation), name="psf-watch")
+        heartbeat.start()
+        # A closed stream without a renewal would mean that we are dead.
+        hooks = FollowerHooks(self._on_view, self._on_lost, evicted, heartbeat.kick)
+        follower = ViewFollower(self._line, incarnation, hooks, self.view)
+        self._heartbeat = heartbeat
+        self._watch = loop.create_task(follower.run(), name="psf-watch")
 
     async def _stop(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
             self._watch = None
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-            self._heartbeat = None
 
-    async def _close(self) -> None:
-        await self._stop()
-        if self._ticks is not None:
-            self._ticks.cancel()
-            await asyncio.gather(self._ticks, return_exceptions=True)
-            self._ticks = None
-        await self._line.__aexit__()
-
-    async def _follow(self, incarnation: int) -> None:
-        """Keeps the view up to date over broken streams and restarted coordinators."""
-        pause = FIRST_PAUSE
-        while True:
-            request = pb.WatchViewRequest(incarnation=incarnation)
-            try:
-                async for message in self._line.stream("WatchView", request, pb.WatchViewResponse):
-                    self._apply(delta_from_message(self.view, message))
-                    pause = FIRST_PAUSE
-            except Evicted as error:
-                self._on_evicted(incarnation, error)
-                return
-            except StaleTerm as error:
-                log.warning("the coordinator is stale: %s", error)
-            except PsfError as error:
-                log.info("lost sight of the coordinator: %s", error)
-            if self._heartbeat is not None:
-                self._heartbeat.kick()  # a closed stream and no renewal would mean that we are dead
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _apply(self, delta: Delta) -> None:
-        before, self.view = self.view, self.view.apply(delta)
+    def _on_view(self, view: View) -> None:
+        self.view = view
         self._changed.notify()
-        lost = [(gone.member, gone.reason) for gone in delta.departed]
-        for member in delta.changed:
-            known = before.get(member.incarnation)
-            newly = known is None or known.state is not MemberState.STALLED
-            if member.state is MemberState.STALLED and newly:
-                lost.append((member, Reason.STALLED))
-        for member, reason in lost:
-            if member.incarnation == self.member.incarnation:
-                if reason is not Reason.STALLED:
-                    error = Evicted(f"{member.name} was fenced ({reason}): join again")
-                    self._on_evicted(member.incarnation, error)
-                continue
-            for hook in self._lost_hooks:
-                _guarded(hook, member, reason)
+
+    def _on_lost(self, member: Member, reason: Reason) -> None:
+        for hook in self._lost_hooks:
+            _guarded(hook, member, reason)
 
     def _on_evicted(self, incarnation: int, error: Evicted) -> None:
         if incarnation != self.member.incarnation or self._evicted is not None or self._left:
@@ -301,11 +325,6 @@ class Membership:
         for hook in self._evicted_hooks:
             _guarded(hook, error)
 
-    async def _count_turns(self) -> None:
-        while True:
-            await asyncio.sleep(0.25)
-            self._turns += 1
-
 
 def _guarded(hook: Callable[..., None], *arguments: object) -> None:
     """One broken hook must not end the watching."""
@@ -315,8 +334,8 @@ def _guarded(hook: Callable[..., None], *arguments: object) -> None:
         log.exception("a membership hook failed")
 
 
-def _post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[[Evicted], None], error: Evicted) -> None:
     try:
-        loop.call_soon_threadsafe(call, *arguments)
+        loop.call_soon_threadsafe(call, error)
     except RuntimeError:
         pass  # the loop is closed: nobody is left to hear it

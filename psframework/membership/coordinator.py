@@ -6,15 +6,21 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 from psframework.errors import NameTaken
-from psframework.membership import records
+from psframework.membership import keyvalue, records
+from psframework.membership.barrier import BARRIER_PREFIX, BarrierTable
+from psframework.membership.barrier_desk import BarrierDesk
 from psframework.membership.change import Change
+from psframework.membership.jobs import JOB_PREFIX, JobTable
 from psframework.membership.journal import Journal
+from psframework.membership.keyvalue import KeyTable
 from psframework.membership.lease import LeaseOptions, Reason
+from psframework.membership.local_keys import LocalKeyValue
 from psframework.membership.registry import JoinSpec, Registry
 from psframework.membership.signal import Signal
-from psframework.membership.store import Store
+from psframework.membership.store import Store, Write
 from psframework.membership.view import Delta, Member, View
 from psframework.rpc.deadline import Clock, Deadline, boottime
 
@@ -26,8 +32,8 @@ MemberHook = Callable[[Member, Reason], None]
 class Coordinator:
     """One term of the cluster's coordinator; an async context manager.
 
-    Other parts of the coordinator's process (the keeper of models) use it directly: `view`, `on_join`,
-    `on_departure`, `submit`.
+    Other parts of the coordinator's process (the keeper of models) use it directly: `view`, `keys`,
+    `on_join`, `on_departure`, `on_job_end`, `submit`.
 
     Args:
         store: what it must not forget.
@@ -43,9 +49,13 @@ class Coordinator:
         self.changed = Signal()  # a new view is published
         self.ticked = Signal()
         self._journal = Journal(store)
+        self.keys = LocalKeyValue(KeyTable(), self._journal)
+        self.barriers = BarrierDesk(BarrierTable(), self.submit, clock)
+        self._jobs = JobTable()
         self._streams = itertools.count(1)
         self._join_hooks: list[Callable[[Member], None]] = []
         self._departure_hooks: list[MemberHook] = []
+        self._job_hooks: list[Callable[[str], None]] = []
         self._suspended = False
         self._tick_task: asyncio.Task[None] | None = None
 
@@ -82,6 +92,13 @@ class Coordinator:
         """Calls `hook(member, reason)` on the loop for each member that left or was fenced, once durable."""
         self._departure_hooks.append(hook)
 
+    def on_job_end(self, hook: Callable[[str], None]) -> None:
+        """Calls `hook(job)` on the loop one lease after the last member of a job left.
+
+        If the coordinator dies before what the hook submits is durable, the hook is called again.
+        """
+        self._job_hooks.append(hook)
+
     def submit(self, change: Change) -> asyncio.Future[None]:
         """Stores and publishes a decided change, after all those submitted before."""
         return self._journal.submit(change)
@@ -109,7 +126,10 @@ class Coordinator:
                 )
             await self.ticked.wait()
         member, change = decided
-        await (self.flushed() if change is None else self._published(change))
+        if change is None:
+            await self.flushed()
+        else:
+            await self._published(replace(change, writes=change.writes + self._jobs.begin(member.job)))
         return member
 
     async def leave(self, incarnation: int) -> None:
@@ -153,23 +173,43 @@ class Coordinator:
             number=records.read_number(items(records.VIEW_KEY)),
             now=now,
         )
+        entries = items(keyvalue.KEY_PREFIX)
+        self.keys.table.load(
+            [keyvalue.decode_entry(key.removeprefix(keyvalue.KEY_PREFIX), value) for key, value in entries],
+            records.read_number(items(keyvalue.REVISION_KEY)),
+        )
+        self.barriers.table.load(items(BARRIER_PREFIX), now)
+        self._jobs.load(items(JOB_PREFIX), now)
+        self._jobs.observe(self.view.members, now)
         self.registry.log.listen(self._on_delta)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
             try:
-                if not self._suspended:
-                    change = self.registry.tick(self.clock())
-                    if change is not None:
-                        self.submit(change)
+                self._turn(self.clock())
             except Exception:  # the tick must go on, or nobody is ever fenced again
                 log.exception("the coordinator's tick failed")
             self.ticked.notify()
 
+    def _turn(self, now: float) -> None:
+        self.barriers.settle(self.barriers.table.tick(self.view.members, now))
+        if self._suspended:
+            return
+        for change in (self.registry.tick(now), self.barriers.table.forget(now)):
+            if change is not None:
+                self.submit(change)
+        for job in self._jobs.ended(now):
+            log.info("job %s ended", job)
+            for hook in self._job_hooks:
+                _guarded(hook, job)
+            self.submit(Change((Write(JOB_PREFIX + job, None),)))  # after what the hooks submitted
+
     def _on_delta(self, delta: Delta) -> None:
         self.changed.notify()
+        self._jobs.observe(self.view.members, self.clock())
         for departure in delta.departed:
+            self.barriers.settle(self.barriers.table.gone(departure.member, departure.reason))
             log.info("%s departed: %s", departure.member.name, departure.reason)
             for hook in self._departure_hooks:
                 _guarded(hook, departure.member, departure.reason)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, Self, TypeVar
 
 import grpc
@@ -96,6 +96,7 @@ class Line:
         deadline: Deadline,
         *,
         patient: bool = False,
+        before: Callable[[], None] | None = None,
     ) -> M:
         """Calls a method until it is answered.
 
@@ -105,6 +106,7 @@ class Line:
             response_type: class of the response.
             deadline: for all attempts together.
             patient: the call itself may take long, so no attempt is given up before the deadline.
+            before: called before each attempt, to bring the request up to date.
 
         Raises:
             DeadlineExceeded: nobody answered; tells the last error.
@@ -114,6 +116,8 @@ class Line:
         while not deadline.expired:
             address = self.addresses.current
             timeout = deadline.seconds() if patient else min(deadline.remaining(), ATTEMPT_SECONDS)
+            if before is not None:
+                before()
             try:
                 return await self._attempt(address, method, request, response_type, timeout)
             except (PeerLost, StaleTerm, _AttemptTimedOut) as error:

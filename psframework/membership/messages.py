@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from psframework.membership.keyvalue import KeyChanges, KeyEntry
 from psframework.membership.lease import Reason
 from psframework.membership.view import Delta, Departure, Member, MemberState, View
 from psframework.proto.v1 import coordinator_pb2 as pb
@@ -75,3 +76,30 @@ def delta_from_message(known: View, message: pb.WatchViewResponse) -> Delta:
         for gone in message.departed
     )
     return Delta(message.number, members, departed)
+
+
+def entry_to_message(entry: KeyEntry) -> pb.KeyEntry:
+    """Returns a key with its value as a message."""
+    return pb.KeyEntry(
+        key=entry.key,
+        value=entry.value,
+        revision=entry.revision,
+        writer=entry.writer,
+        sequence=entry.sequence,
+    )
+
+
+def entry_from_message(message: pb.KeyEntry) -> KeyEntry:
+    """Returns the key and value of a message."""
+    return KeyEntry(message.key, message.value, message.revision, message.writer, message.sequence)
+
+
+def changes_to_message(term: int, changes: KeyChanges) -> pb.WatchKeysResponse:
+    """Returns what happened to keys as a message."""
+    return pb.WatchKeysResponse(
+        term=term,
+        revision=changes.revision,
+        complete=changes.complete,
+        written=map(entry_to_message, changes.written),
+        deleted=changes.deleted,
+    )

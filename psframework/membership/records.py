@@ -8,12 +8,8 @@ from psframework.membership.view import Member
 from psframework.proto.v1 import coordinator_pb2 as pb
 
 MEMBER_PREFIX = "member/"
-KEY_PREFIX = "key/"
-BARRIER_PREFIX = "barrier/"
-JOB_PREFIX = "job/"
 INCARNATION_KEY = "meta/incarnation"
 VIEW_KEY = "meta/view"
-REVISION_KEY = "meta/revision"
 
 
 def number_record(key: str, number: int) -> Write:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeVar, cast
 
 import grpc
 
 from psframework.errors import PsfError, StaleTerm
+from psframework.membership.barrier import Entry
 from psframework.membership.coordinator import Coordinator
-from psframework.membership.messages import delta_to_message, member_to_message, view_to_message
+from psframework.membership.keyvalue import KeyEntry
+from psframework.membership.messages import (
+    changes_to_message,
+    delta_to_message,
+    entry_to_message,
+    member_to_message,
+    view_to_message,
+)
 from psframework.membership.registry import JoinSpec
 from psframework.membership.view import View
 from psframework.proto.v1 import coordinator_pb2 as pb
@@ -112,3 +121,70 @@ class CoordinatorServicer(CoordinatorServiceServicer):
                     yield delta_to_message(coordinator.term, update)
         finally:
             coordinator.close_stream(incarnation, stream)
+
+    @_answers
+    async def GetKey(self, request: pb.GetKeyRequest, context: Context) -> pb.GetKeyResponse:
+        entry = await self._coordinator.keys.get(request.key)
+        return pb.GetKeyResponse(term=self._coordinator.term, entry=_optional(entry))
+
+    @_answers
+    async def PutKey(self, request: pb.PutKeyRequest, context: Context) -> pb.PutKeyResponse:
+        self._check_writer(request.writer)
+        keys = self._coordinator.keys
+        decision = await keys.stored(
+            keys.table.put(
+                request.key,
+                request.value,
+                expected=request.expected_revision if request.HasField("expected_revision") else None,
+                writer=request.writer,
+                sequence=request.sequence,
+            )
+        )
+        return pb.PutKeyResponse(
+            term=self._coordinator.term, written=decision.done, entry=_optional(decision.entry)
+        )
+
+    @_answers
+    async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Context) -> pb.DeleteKeyResponse:
+        self._check_writer(request.writer)
+        expected = request.expected_revision if request.HasField("expected_revision") else None
+        deleted = await self._coordinator.keys.delete(request.key, expected)
+        return pb.DeleteKeyResponse(term=self._coordinator.term, deleted=deleted)
+
+    @_answers
+    async def ListKeys(self, request: pb.ListKeysRequest, context: Context) -> pb.ListKeysResponse:
+        entries = await self._coordinator.keys.list(request.prefix)
+        return pb.ListKeysResponse(
+            term=self._coordinator.term,
+            revision=self._coordinator.keys.table.revision,
+            entries=map(entry_to_message, entries),
+        )
+
+    async def WatchKeys(
+        self, request: pb.WatchKeysRequest, context: Context
+    ) -> AsyncIterator[pb.WatchKeysResponse]:
+        try:
+            self.check_term(request)
+        except PsfError as error:
+            await abort(context, error)
+        async for changes in self._coordinator.keys.watch(request.prefix, request.after_revision):
+            yield changes_to_message(self._coordinator.term, changes)
+
+    @_answers
+    async def EnterBarrier(
+        self, request: pb.EnterBarrierRequest, context: Context
+    ) -> pb.EnterBarrierResponse:
+        coordinator = self._coordinator
+        member = coordinator.registry.check_live(request.incarnation)
+        timeout = request.timeout_seconds if request.HasField("timeout_seconds") else math.inf
+        entry = Entry(member, request.entry, coordinator.clock() + timeout)
+        names = await coordinator.barriers.enter(request.name, request.count, entry)
+        return pb.EnterBarrierResponse(term=coordinator.term, names=names)
+
+    def _check_writer(self, incarnation: int) -> None:
+        if incarnation:
+            self._coordinator.registry.check_live(incarnation)
+
+
+def _optional(entry: KeyEntry | None) -> pb.KeyEntry | None:
+    return None if entry is None else entry_to_message(entry)
