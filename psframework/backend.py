@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from types import ModuleType
 from typing import Any, TypeAlias, cast
@@ -19,9 +20,9 @@ DType: TypeAlias = np.dtype[Any]
 
 bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
 
-_NAMES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_NAMES += ("float16", "float32", "float64", "complex64", "complex128")
-_BY_NAME: dict[str, DType] = {name: np.dtype(name) for name in _NAMES} | {"bfloat16": bfloat16}
+_INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_OTHERS = ("float16", "float32", "float64", "complex64", "complex128")
+_BY_NAME: dict[str, DType] = {name: np.dtype(name) for name in _INTEGERS + _OTHERS} | {"bfloat16": bfloat16}
 _NARROW = frozenset((np.dtype("float16"), bfloat16))
 _FLOATING = frozenset((np.dtype("float32"), np.dtype("float64"))) | _NARROW
 _FLOAT32 = np.dtype("float32")
@@ -64,6 +65,8 @@ def xp(array: object) -> Any:
     """
     module = _namespaces.get(type(array)) or _find_namespace(type(array))
     if module is None:
+        if isinstance(array, np.generic):
+            return np
         raise ArgumentError(f"{type(array).__name__} is not an array: pass a NumPy or CuPy array")
     return module
 
@@ -81,6 +84,11 @@ def asnumpy(array: object) -> Array:
     if module is not None and hasattr(module, "asnumpy"):
         return cast(Array, module.asnumpy(array))
     return np.asarray(array)
+
+
+def as_array(value: object) -> Array:
+    """`value` itself if it is an array; the scalars that NumPy answers become arrays without axes."""
+    return cast(Array, value) if is_array(value) else np.asarray(value)
 
 
 def array_like(value: object, like: Array, dtype: DType | None = None) -> Array:
@@ -138,3 +146,36 @@ def is_narrow(dtype: DType) -> bool:
 def widen(array: Array) -> Array:
     """float16 and bfloat16 as float32, to compute in; every other array as it is."""
     return array.astype(_FLOAT32) if array.dtype in _NARROW else array
+
+
+# erf(x) / x as a quotient of two polynomials in x * x over [0, 16], lowest power first; fitted by iterated
+# least squares against the exact function. Relative error 2.5e-8 before rounding, 4e-7 in float32.
+_ERF_NUMERATOR = (
+    1.1283791393228313, 0.1935450532470004, 0.053101744807997835,
+    0.0038833429993706753, 0.00028456576446755683, 1.98678131923171e-06,
+)  # fmt: skip
+_ERF_DENOMINATOR = (
+    1.0, 0.5048573932194333, 0.11534999614611256,
+    0.015207250160955562, 0.0011855706357742546, 3.7420156276215626e-05,
+)  # fmt: skip
+_exact_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
+    total = x * coefficients[-1]
+    for coefficient in coefficients[-2:0:-1]:
+        total += coefficient
+        total *= x
+    total += coefficients[0]
+    return total
+
+
+def erf(array: Array) -> Array:
+    """The error function of float32 or float64. NumPy has none, and SciPy is no dependency."""
+    if xp(array) is not np:
+        return cast(Array, importlib.import_module("cupyx.scipy.special").erf(array))
+    if array.dtype != _FLOAT32:
+        return np.asarray(_exact_erf(array)).astype(np.float64)
+    x = np.asarray(np.clip(array, -4, 4)).reshape(array.shape)
+    square = np.asarray(x * x)
+    return np.asarray(x * _polynomial(square, _ERF_NUMERATOR) / _polynomial(square, _ERF_DENOMINATOR))

@@ -15,16 +15,16 @@ from psframework.backend import Array
 from psframework.errors import ArgumentError, AutogradError
 
 if TYPE_CHECKING:
-    from psframework.autograd.tensor import Tensor
+    from psframework.autograd.traced import Traced
 
-Key: TypeAlias = "Node | Tensor"
-Seed: TypeAlias = "Array | Tensor | None"
+Key: TypeAlias = "Node | Traced"
+Seed: TypeAlias = "Array | Traced | None"
 
 _ndarray = np.ndarray
 
 
 def backward(
-    roots: Sequence[Tensor],
+    roots: Sequence[Traced],
     seeds: Sequence[Seed] | None = None,
     *,
     retain_graph: bool = False,
@@ -34,7 +34,8 @@ def backward(
 
     Args:
         roots: tensors that require grad.
-        seeds: the gradient of each root, of its shape. None, or an item that is None, means 1 for a root of one element.
+        seeds: the gradient of each root, of its shape. None, or an item that is None, means 1, for a root
+            of one element.
         retain_graph: keep rules and saved arrays for another backward; else they are freed node by node.
         keep: nodes whose gradients are wanted too.
 
@@ -43,7 +44,7 @@ def backward(
         C-contiguous and have the leaf's dtype.
 
     Raises:
-        AutogradError: a root does not require grad, the graph was freed, or a saved array was changed in place.
+        AutogradError: a root does not require grad, the graph was freed, or a saved array was changed.
     """
     gradients, heap = _start(roots, seeds)
     kept = frozenset(keep)
@@ -85,7 +86,7 @@ def backward(
     # Whatever still refers to a contribution would make it look shared.
     gradient = contributions = contribution = total = None  # type: ignore[assignment]
     for key in gradients:
-        result[key] = _finish(cast("Tensor", key), gradients)
+        result[key] = _finish(cast("Traced", key), gradients)
     return result
 
 
@@ -100,7 +101,7 @@ _CHANGED = (
 
 
 def _start(
-    roots: Sequence[Tensor], seeds: Sequence[Seed] | None
+    roots: Sequence[Traced], seeds: Sequence[Seed] | None
 ) -> tuple[dict[Key, Array], list[tuple[int, Node]]]:
     if seeds is None:
         seeds = [None] * len(roots)
@@ -125,7 +126,7 @@ def _start(
     return gradients, heap
 
 
-def _seed(root: Tensor, seed: Seed) -> Array:
+def _seed(root: Traced, seed: Seed) -> Array:
     data = root._data
     if seed is None:
         if data.size != 1:
@@ -134,12 +135,12 @@ def _seed(root: Tensor, seed: Seed) -> Array:
                 "only a tensor of one element has a default"
             )
         return cast(Array, backend.xp(data).ones_like(data))
-    array: Array = getattr(seed, "_data", seed)
+    array: Any = getattr(seed, "_data", seed)
     if not backend.is_array(array):
         array = backend.array_like(array, data)
     if array.shape != data.shape:
         raise ArgumentError(f"seed of shape {array.shape} for a tensor of shape {data.shape}")
-    return array if array.dtype == data.dtype else array.astype(data.dtype)
+    return cast(Array, array if array.dtype == data.dtype else array.astype(data.dtype))
 
 
 def _as_array(value: Any, like: Array) -> Array:
@@ -164,7 +165,7 @@ _box = [object()]
 _ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
 
 
-def _finish(leaf: Tensor, gradients: dict[Key, Array]) -> Array:
+def _finish(leaf: Traced, gradients: dict[Key, Array]) -> Array:
     """A leaf's gradient as its owner may keep it."""
     shared = getrefcount(gradients[leaf]) > _ALONE
     gradient, data = gradients[leaf], leaf._data
@@ -181,14 +182,14 @@ def _finish(leaf: Tensor, gradients: dict[Key, Array]) -> Array:
 
 
 def backward_into_grad(
-    roots: Sequence[Tensor], seeds: Sequence[Seed] | None = None, retain_graph: bool = False
+    roots: Sequence[Traced], seeds: Sequence[Seed] | None = None, retain_graph: bool = False
 ) -> None:
     """As `backward`, and add what comes out to each leaf's `grad`."""
     for leaf, gradient in backward(roots, seeds, retain_graph=retain_graph).items():
-        deposit(cast("Tensor", leaf), gradient)
+        deposit(cast("Traced", leaf), gradient)
 
 
-def deposit(leaf: Tensor, gradient: Array) -> None:
+def deposit(leaf: Traced, gradient: Array) -> None:
     """Add `gradient` to `leaf.grad`, or to its buffer; the array passes to the leaf."""
     total, buffer = leaf._grad, leaf.grad_buffer
     if buffer is None:
@@ -209,8 +210,8 @@ def deposit(leaf: Tensor, gradient: Array) -> None:
 
 
 def grad(
-    outputs: Tensor | Sequence[Tensor],
-    inputs: Tensor | Sequence[Tensor],
+    outputs: Traced | Sequence[Traced],
+    inputs: Traced | Sequence[Traced],
     seeds: Seed | Sequence[Seed] = None,
     *,
     retain_graph: bool = False,
@@ -230,7 +231,7 @@ def grad(
     """
     roots = outputs if isinstance(outputs, Sequence) else [outputs]
     wanted = inputs if isinstance(inputs, Sequence) else [inputs]
-    many = seeds if seeds is None or isinstance(seeds, list | tuple) else [seeds]
+    many: Any = seeds if seeds is None or isinstance(seeds, list | tuple) else [seeds]
     for tensor in wanted:
         if not tensor._requires_grad:
             raise AutogradError("grad with respect to a tensor that does not require grad")
@@ -244,7 +245,7 @@ def grad(
     return tuple(found.get(key) for key in keys)
 
 
-def add_hook(tensor: Tensor, hook: Callable[[Array], Any]) -> Callable[[], None]:
+def add_hook(tensor: Traced, hook: Callable[[Array], Any]) -> Callable[[], None]:
     """Call `hook` with the gradient of `tensor` in each backward; the result removes it again."""
     owner: Any = tensor._node
     name = "hooks"

@@ -1,4 +1,4 @@
-"""Whether operations record a graph: a context variable, so that concurrent tasks do not disturb each other."""
+"""Whether operations record a graph: a context variable, so concurrent tasks do not disturb each other."""
 
 from __future__ import annotations
 

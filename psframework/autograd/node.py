@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from psframework.backend import Array
 
 if TYPE_CHECKING:
-    from psframework.autograd.tensor import Tensor
+    from psframework.autograd.traced import Traced
 
 # From the gradient of the output to those of the inputs, in order; None where there is none.
 Rule: TypeAlias = Callable[[Array], Sequence["Array | None"]]
-Edge: TypeAlias = "Node | Tensor | None"
+Edge: TypeAlias = "Node | Traced | None"
 # Shared by all tensors over one piece of memory: its first item counts changes in place, and a second item
 # says that views of that memory exist.
 Version: TypeAlias = list[int]
@@ -27,7 +27,7 @@ class Node:
     Attributes:
         name: of the operation, for messages.
         backward: the rule; None once it ran without `retain_graph` (which frees the arrays it holds).
-        edges: for each input the node that made it, the tensor itself if it is a leaf, or None if it is constant.
+        edges: for each input the node that made it, the tensor itself if it is a leaf, None for a constant.
         saved: (version, its count when the operation ran) of each array that the rule holds.
         order: a node has a higher number than its inputs, so descending numbers are a topological order.
         hooks: called with the gradient of the output; each may return another one.

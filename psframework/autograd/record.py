@@ -10,8 +10,8 @@ import numpy as np
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Edge, Node, Rule, Version
-from psframework.autograd.tensor import Number, Operand, Tensor
-from psframework.backend import Array
+from psframework.autograd.tensor import Operand, Tensor
+from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
 
 _new: Callable[[type[Tensor]], Tensor] = Tensor.__new__
@@ -20,8 +20,8 @@ _ndarray = np.ndarray
 
 def constant(data: Array) -> Tensor:
     """A tensor that no gradient flows into, over `data`."""
-    if type(data) is not _ndarray and not backend.is_array(data):
-        data = np.asarray(data)  # NumPy answers scalars where arrays without axes went in
+    if type(data) is not _ndarray:
+        data = backend.as_array(data)
     result = _new(Tensor)
     result._data = data
     result._node = None
@@ -58,8 +58,8 @@ def record(
     Args:
         name: of the operation, for messages.
         data: its result.
-        rule: gradient of the result -> gradients of `inputs`, in order. It must hold arrays only, never tensors:
-            a tensor holds its graph.
+        rule: gradient of the result -> gradients of `inputs`, in order. It must hold arrays only, never
+            tensors: a tensor holds its graph.
         inputs: tensors, and anything else as constants.
         saved: those inputs whose arrays `rule` holds, so that changing them in place is noticed.
         saves_output: whether `rule` holds `data`.
@@ -72,9 +72,7 @@ def record(
         else:
             edges.append(None)
     versions: list[tuple[Version, int]] = [(result._version, 0)] if saves_output else []
-    for value in saved:
-        if isinstance(value, Tensor):
-            versions.append((value._version, value._version[0]))
+    versions += [(t._version, t._version[0]) for t in saved if isinstance(t, Tensor)]
     result._node = Node(name, rule, tuple(edges), tuple(versions))
     result._requires_grad = True
     return result
@@ -103,25 +101,20 @@ def value_of(operand: Operand, name: str) -> Any:
     )
 
 
-def as_tensor(value: Tensor | Array, name: str) -> Tensor:
+def as_tensor(value: Operand, name: str) -> Tensor:
     """`value` as a tensor; an array becomes a constant."""
     if isinstance(value, Tensor):
         return value
-    if backend.is_array(value):
-        return constant(value)
-    if isinstance(value, int | float | np.generic):
-        return constant(np.asarray(value))
+    if backend.is_array(value) or isinstance(value, int | float | np.generic):
+        return constant(backend.as_array(value))
     raise ArgumentError(f"{name} takes a tensor or an array, not {type(value).__name__}: use psf.tensor(...)")
 
 
-def sum_to(gradient: Array, like: Any) -> Array:
-    """Undo broadcasting: `gradient` summed to the shape, and in the dtype, of `like`."""
-    shape = like.shape
+def sum_to(gradient: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Undo broadcasting: `gradient` summed to `shape`, and in `dtype`."""
     if gradient.shape != shape:
         gradient = _reduce_to(gradient, shape)
-    if gradient.dtype != like.dtype:
-        gradient = gradient.astype(like.dtype)
-    return gradient
+    return gradient if gradient.dtype == dtype else gradient.astype(dtype)
 
 
 def _reduce_to(gradient: Array, shape: tuple[int, ...]) -> Array:
@@ -132,17 +125,3 @@ def _reduce_to(gradient: Array, shape: tuple[int, ...]) -> Array:
     dtype = np.float32 if backend.is_narrow(gradient.dtype) else gradient.dtype
     total = gradient.sum(axis=axes, keepdims=True, dtype=dtype) if axes else gradient
     return cast(Array, total.reshape(shape))
-
-
-__all__ = [
-    "Number",
-    "Operand",
-    "as_tensor",
-    "constant",
-    "needs_grad",
-    "record",
-    "recording",
-    "share_memory",
-    "sum_to",
-    "value_of",
-]

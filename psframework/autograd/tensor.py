@@ -1,228 +1,38 @@
-"""Tensor: an array, and the place in the graph where it was made."""
+"""Tensor: an array that operations record a graph over."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from psframework import backend
-from psframework.autograd import engine
-from psframework.autograd.node import Node, Version
-from psframework.backend import Array, DType
-from psframework.errors import ArgumentError, AutogradError
+from psframework.autograd.traced import Traced
+from psframework.backend import Array
+from psframework.errors import ArgumentError
 
 Number: TypeAlias = int | float | bool
 Operand: TypeAlias = "Tensor | Array | Number | np.generic"
 Axis: TypeAlias = int | tuple[int, ...] | None
 
-_ndarray = np.ndarray
 
-
-class Tensor:
+class Tensor(Traced):
     """An array that operations record a graph over, so that gradients can be computed.
+
+    Operators and methods are those of arrays: `x @ w + b`, `x.sum(axis=0)`. Each calls a function of `ops`.
 
     Args:
         data: the array; it is shared, not copied (`psf.tensor` copies).
         requires_grad: whether `backward` gives this tensor a gradient. Only floating dtypes can.
-
-    Attributes:
-        grad_buffer: if set, an array of the same shape into which this leaf's gradient accumulates; `grad` is then
-            that array itself. The first gradient after `grad = None` overwrites it, later ones add.
     """
 
-    __slots__ = (
-        "__weakref__", "_data", "_grad", "_node", "_requires_grad", "_version", "grad_buffer", "leaf_hooks",
-    )  # fmt: skip
-    __array_ufunc__ = None  # so that `array + tensor` asks this class
-
-    _data: Array
-    _grad: Array | None
-    _node: Node | None
-    _requires_grad: bool
-    _version: Version
-    grad_buffer: Array | None
-    leaf_hooks: list[Callable[[Array], Any]] | None
-
-    def __init__(self, data: Array, requires_grad: bool = False) -> None:
-        if type(data) is not _ndarray and not backend.is_array(data):
-            raise ArgumentError(f"Tensor takes an array, not {type(data).__name__}: use psf.tensor(...)")
-        self._data = data
-        self._node = None
-        self._requires_grad = False
-        self._version = [0]
-        self._grad = None
-        self.grad_buffer = None
-        self.leaf_hooks = None
-        if requires_grad:
-            self.requires_grad = True
-
-    @property
-    def data(self) -> Array:
-        """The array. Assigning another one, or writing into it, is not seen by the graph."""
-        return self._data
-
-    @data.setter
-    def data(self, array: Array) -> None:
-        if not backend.is_array(array):
-            raise ArgumentError(f"Tensor.data must be an array, not {type(array).__name__}")
-        self._data = array
-
-    @property
-    def grad(self) -> Array | None:
-        """The accumulated gradient of a leaf, an array of its shape and dtype; None before the first."""
-        return self._grad
-
-    @grad.setter
-    def grad(self, array: Array | None) -> None:
-        if array is not None:
-            if not backend.is_array(array):
-                raise ArgumentError(f"Tensor.grad must be an array or None, not {type(array).__name__}")
-            if array.shape != self._data.shape:
-                raise ArgumentError(f"gradient of shape {array.shape} for a tensor of shape {self.shape}")
-        self._grad = array
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether gradients flow into this tensor."""
-        return self._requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        if value and not backend.is_floating(self._data.dtype):
-            raise AutogradError(
-                f"a tensor of dtype {self._data.dtype} cannot require grad: only floating dtypes can; "
-                "convert it with .astype(np.float32)"
-            )
-        if not value and self._node is not None:
-            raise AutogradError(
-                f"requires_grad of the result of '{self._node.name}' cannot be cleared: use .detach()"
-            )
-        self._requires_grad = bool(value)
-
-    def requires_grad_(self, value: bool = True) -> Tensor:
-        """Set `requires_grad`, and return this tensor."""
-        self.requires_grad = value
-        return self
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each axis."""
-        return self._data.shape
-
-    @property
-    def dtype(self) -> DType:
-        """Type of the elements."""
-        return self._data.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return self._data.ndim
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._data.size
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether no recorded operation made it."""
-        return self._node is None
-
-    @property
-    def node(self) -> Node | None:
-        """The recorded operation that made it; None for leaves and constants."""
-        return self._node
-
-    @property
-    def version(self) -> int:
-        """How often Tensor operations changed this memory in place."""
-        return self._version[0]
-
-    def backward(self, seed: Array | Tensor | None = None, retain_graph: bool = False) -> None:
-        """Add this tensor's gradient with respect to every leaf below it to the leaf's `grad`.
-
-        Args:
-            seed: gradient of this tensor, of its shape; 1 by default, for a tensor of one element only.
-            retain_graph: keep the graph for another backward.
-
-        Raises:
-            AutogradError: nothing here requires grad, the graph was freed by an earlier backward, or an array
-                that it needs was changed in place.
-        """
-        engine.backward_into_grad([self], [seed], retain_graph)
-
-    def register_hook(self, hook: Callable[[Array], Array | None]) -> Callable[[], None]:
-        """Call `hook(gradient)` in each backward; an array that it returns replaces the gradient.
-
-        A leaf's hook sees the sum of one backward, before it is added to `grad`.
-
-        Returns:
-            A function that removes the hook.
-        """
-        if not self._requires_grad:
-            raise AutogradError("a hook needs a tensor that requires grad")
-        return engine.add_hook(self, hook)
-
-    def retain_grad(self) -> None:
-        """Keep the gradient in `grad` although this is no leaf."""
-        if self._node is None:
-            return
-        reference = weakref.ref(self)  # the graph must not own what owns the graph
-
-        def keep(gradient: Array) -> None:
-            tensor = reference()
-            if tensor is not None:
-                tensor._grad = gradient.copy() if tensor._grad is None else tensor._grad + gradient
-
-        engine.add_hook(self, keep)
+    __slots__ = ()
+    __hash__ = object.__hash__  # by identity, although == is elementwise
 
     def detach(self) -> Tensor:
         """A constant over the same memory."""
-        result = constant(self._data)
-        result._version = shared_version(self)
-        return result
-
-    def numpy(self) -> Array:
-        """The array in host memory: shared if it is there already, else a copy."""
-        return backend.asnumpy(self._data)
-
-    def item(self) -> Any:
-        """The only element, as a Python number."""
-        return self._data.item()
-
-    def tolist(self) -> Any:
-        """The elements, as nested lists of Python numbers."""
-        return self._data.tolist()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.array(self.numpy(), dtype=dtype, copy=copy)
-
-    def __float__(self) -> float:
-        return float(self._data)
-
-    def __int__(self) -> int:
-        return int(self._data)
-
-    def __index__(self) -> int:
-        return cast(int, self._data.__index__())
-
-    def __bool__(self) -> bool:
-        return bool(self._data)
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __repr__(self) -> str:
-        text = repr(self._data).replace("array(", "tensor(", 1)
-        if self._node is not None:
-            return f"{text[:-1]}, node={self._node.name})"
-        return f"{text[:-1]}, requires_grad=True)" if self._requires_grad else text
-
-    __hash__ = object.__hash__
+        return _shape.detach(self)
 
     def __add__(self, other: Operand) -> Tensor:
         return _arithmetic.add(self, other)
@@ -247,6 +57,184 @@ class Tensor:
 
     def __rtruediv__(self, other: Operand) -> Tensor:
         return _arithmetic.divide(other, self)
+
+    def __pow__(self, other: Operand) -> Tensor:
+        return _arithmetic.power(self, other)
+
+    def __rpow__(self, other: Operand) -> Tensor:
+        return _arithmetic.power(other, self)
+
+    def __iadd__(self, other: Operand) -> Tensor:
+        return _inplace.add_(self, other)
+
+    def __isub__(self, other: Operand) -> Tensor:
+        return _inplace.subtract_(self, other)
+
+    def __imul__(self, other: Operand) -> Tensor:
+        return _inplace.multiply_(self, other)
+
+    def __itruediv__(self, other: Operand) -> Tensor:
+        return _inplace.divide_(self, other)
+
+    def __matmul__(self, other: Tensor | Array) -> Tensor:
+        return _matmul.matmul(self, other)
+
+    def __rmatmul__(self, other: Tensor | Array) -> Tensor:
+        return _matmul.matmul(other, self)
+
+    def __neg__(self) -> Tensor:
+        return _elementwise.negative(self)
+
+    def __abs__(self) -> Tensor:
+        return _elementwise.absolute(self)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return _index.index(self, key)
+
+    def __setitem__(self, key: Any, value: Operand) -> None:
+        return _inplace.assign(self, key, value)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __lt__(self, other: Operand) -> Tensor:
+        return _compare.lt(self, other)
+
+    def __le__(self, other: Operand) -> Tensor:
+        return _compare.le(self, other)
+
+    def __gt__(self, other: Operand) -> Tensor:
+        return _compare.gt(self, other)
+
+    def __ge__(self, other: Operand) -> Tensor:
+        return _compare.ge(self, other)
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _compare.eq(self, other)
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _compare.ne(self, other)
+
+    def exp(self) -> Tensor:
+        """e to the power of each element."""
+        return _elementwise.exp(self)
+
+    def log(self) -> Tensor:
+        """Natural logarithm."""
+        return _elementwise.log(self)
+
+    def sqrt(self) -> Tensor:
+        """Square root."""
+        return _elementwise.sqrt(self)
+
+    def abs(self) -> Tensor:
+        """Absolute value."""
+        return _elementwise.absolute(self)
+
+    def clip(self, low: Operand | None = None, high: Operand | None = None) -> Tensor:
+        """Limit to [low, high]."""
+        return _arithmetic.clip(self, low, high)
+
+    def maximum(self, other: Operand) -> Tensor:
+        """The larger of both, elementwise."""
+        return _arithmetic.maximum(self, other)
+
+    def minimum(self, other: Operand) -> Tensor:
+        """The smaller of both, elementwise."""
+        return _arithmetic.minimum(self, other)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """Convert to another dtype."""
+        return _elementwise.astype(self, dtype)
+
+    def clone(self) -> Tensor:
+        """A copy, through which gradients pass."""
+        return _elementwise.clone(self)
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Sum over `axis`."""
+        return _reduce.sum(self, axis, keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Mean over `axis`."""
+        return _reduce.mean(self, axis, keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Largest value over `axis`."""
+        return _reduce.max(self, axis, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Smallest value over `axis`."""
+        return _reduce.min(self, axis, keepdims)
+
+    def var(self, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+        """Variance over `axis`, divided by `count - ddof`."""
+        return _reduce.var(self, axis, keepdims, ddof)
+
+    def std(self, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+        """Standard deviation over `axis`."""
+        return _reduce.std(self, axis, keepdims, ddof)
+
+    def argmax(self, axis: int | None = None) -> Tensor:
+        """Index of the first largest value; a constant."""
+        return _reduce.argmax(self, axis)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape."""
+        return _shape.reshape(self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """The axes in this order, or reversed."""
+        return _shape.transpose(self, (axes[0] if axes and not isinstance(axes[0], int) else axes) or None)
+
+    def permute(self, *axes: Any) -> Tensor:
+        """The axes in this order."""
+        return self.transpose(*axes)
+
+    def swapaxes(self, first: int, second: int) -> Tensor:
+        """Two axes exchanged."""
+        return _shape.swapaxes(self, first, second)
+
+    def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+        """The axes from `start_axis` to `end_axis` made one."""
+        return _shape.flatten(self, start_axis, end_axis)
+
+    def squeeze(self, axis: Axis = None) -> Tensor:
+        """Without axes of length 1."""
+        return _shape.squeeze(self, axis)
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        """With a new axis of length 1."""
+        return _shape.unsqueeze(self, axis)
+
+    def expand(self, *shape: Any) -> Tensor:
+        """Repeat along axes of length 1, without copying."""
+        return _shape.expand(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+
+    def relu(self) -> Tensor:
+        """`max(x, 0)`."""
+        return _activation.relu(self)
+
+    def tanh(self) -> Tensor:
+        """Hyperbolic tangent."""
+        return _activation.tanh(self)
+
+    def sigmoid(self) -> Tensor:
+        """`1 / (1 + exp(-x))`."""
+        return _activation.sigmoid(self)
+
+    def softmax(self, axis: int = -1) -> Tensor:
+        """exp(x) / sum(exp(x)) along `axis`."""
+        return _softmax.softmax(self, axis)
+
+    def log_softmax(self, axis: int = -1) -> Tensor:
+        """Logarithm of softmax along `axis`."""
+        return _softmax.log_softmax(self, axis)
+
+    @property
+    def T(self) -> Tensor:
+        """The axes in reverse order."""
+        return _shape.transpose(self)
 
 
 def tensor(data: Any, requires_grad: bool = False, *, dtype: Any = None) -> Tensor:
@@ -275,4 +263,13 @@ def tensor(data: Any, requires_grad: bool = False, *, dtype: Any = None) -> Tens
 
 
 # Last, because the operations need the class.
+from psframework.autograd.ops import activation as _activation  # noqa: E402
 from psframework.autograd.ops import arithmetic as _arithmetic  # noqa: E402
+from psframework.autograd.ops import compare as _compare  # noqa: E402
+from psframework.autograd.ops import elementwise as _elementwise  # noqa: E402
+from psframework.autograd.ops import index as _index  # noqa: E402
+from psframework.autograd.ops import inplace as _inplace  # noqa: E402
+from psframework.autograd.ops import matmul as _matmul  # noqa: E402
+from psframework.autograd.ops import reduce as _reduce  # noqa: E402
+from psframework.autograd.ops import shape as _shape  # noqa: E402
+from psframework.autograd.ops import softmax as _softmax  # noqa: E402

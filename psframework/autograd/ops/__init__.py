@@ -1,0 +1,1 @@
+"""The differentiable operations: functions of tensors, arrays and numbers. `Tensor`'s methods call them."""

@@ -1,11 +1,16 @@
-"""Elementwise operations. Each states its derivative with respect to each operand in one line."""
+"""Elementwise operations of two operands: a table of forward functions and of both derivatives."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from psframework import backend
 from psframework.autograd.record import (
+    as_tensor,
     constant,
     needs_grad,
     record,
@@ -15,77 +20,171 @@ from psframework.autograd.record import (
 )
 from psframework.autograd.tensor import Operand, Tensor
 from psframework.backend import Array
+from psframework.errors import ArgumentError
 
-# (gradient, first operand, second operand, result) -> the contribution of one operand, before broadcasting is undone
+# (gradient, first operand, second operand, result) -> contribution of one operand, still broadcast.
+# Operands and result are None where the table does not list them as kept.
 Partial: TypeAlias = Callable[[Array, Any, Any, Any], Any]
 
 
-def _binary(
-    name: str, a: Operand, b: Operand, out: Array, partials: tuple[Partial, Partial], saved: str
-) -> Tensor:
-    """Record an operation of two operands.
+class _Binary(NamedTuple):
+    name: str
+    forward: Callable[[Any, Any], Any]
+    to_a: Partial
+    to_b: Partial
+    keeps: str  # which of "a", "b" and "o" (the result) the derivatives read
 
-    Args:
-        name: of the operation.
-        a: first operand.
-        b: second operand.
-        out: the result.
-        partials: derivative with respect to `a`, and to `b`.
-        saved: which of "a", "b" and "o" (the result) the partials read.
-    """
+
+def _maximum(a: Any, b: Any) -> Any:
+    return backend.xp(a if backend.is_array(a) else b).maximum(a, b)
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return backend.xp(a if backend.is_array(a) else b).minimum(a, b)
+
+
+def _power_to_a(g: Array, a: Any, b: Any, o: Any) -> Any:
+    # Where the exponent is 0 the derivative is 0, also at a = 0, where a ** -1 is infinite.
+    if isinstance(b, int | float):
+        return g * (b * a ** (b - 1 if b else 1))
+    return g * (b * a ** backend.xp(o).where(b == 0, 1, b - 1))
+
+
+def _power_to_b(g: Array, a: Any, b: Any, o: Any) -> Any:
+    xp = backend.xp(o)
+    return g * o * xp.log(xp.where(a == 0, 1, a))
+
+
+def _winner(g: Array, a: Any, b: Any, o: Any) -> Any:
+    # A tie gives each operand one half.
+    return g * ((a == o) * (1 - 0.5 * (b == o))).astype(g.dtype)
+
+
+def _second(g: Array, a: Any, b: Any, o: Any) -> Any:
+    return _winner(g, b, a, o)
+
+
+def _pass(g: Array, a: Any, b: Any, o: Any) -> Any:
+    return g
+
+
+_ADD = _Binary("add", operator.add, _pass, _pass, "")
+_SUBTRACT = _Binary("subtract", operator.sub, _pass, lambda g, a, b, o: -g, "")
+_MULTIPLY = _Binary("multiply", operator.mul, lambda g, a, b, o: g * b, lambda g, a, b, o: g * a, "ab")
+_DIVIDE = _Binary("divide", operator.truediv, lambda g, a, b, o: g / b, lambda g, a, b, o: -g * o / b, "bo")
+_POWER = _Binary("power", operator.pow, _power_to_a, _power_to_b, "abo")
+_MAXIMUM = _Binary("maximum", _maximum, _winner, _second, "abo")
+_MINIMUM = _Binary("minimum", _minimum, _winner, _second, "abo")
+
+
+def _binary(op: _Binary, a: Operand, b: Operand) -> Tensor:
+    x = a._data if isinstance(a, Tensor) else value_of(a, op.name)
+    y = b._data if isinstance(b, Tensor) else value_of(b, op.name)
+    try:
+        out = op.forward(x, y)
+    except ValueError as error:
+        shapes = f"{getattr(x, 'shape', ())} and {getattr(y, 'shape', ())}"
+        raise ArgumentError(f"{op.name}: shapes {shapes} do not broadcast: {error}") from error
+    if type(out) is not np.ndarray:
+        out = backend.as_array(out)
     if not recording(a, b):
         return constant(out)
-    x = _operand(a, "a" in saved)
-    y = _operand(b, "b" in saved)
-    kept = out if "o" in saved else None
-    a_needs, b_needs = needs_grad(a), needs_grad(b)
-    a_like, b_like = _Like(a), _Like(b)
+    keeps = op.keeps
+    a_like = (x.shape, x.dtype) if needs_grad(a) else None
+    b_like = (y.shape, y.dtype) if needs_grad(b) else None
+    kept_x, kept_y = x if "a" in keeps else None, y if "b" in keeps else None
+    kept_out = out if "o" in keeps else None
 
-    def rule(gradient: Array) -> Sequence[Array | None]:
+    def rule(g: Array) -> Sequence[Array | None]:
         return (
-            sum_to(partials[0](gradient, x, y, kept), a_like) if a_needs else None,
-            sum_to(partials[1](gradient, x, y, kept), b_like) if b_needs else None,
+            None if a_like is None else sum_to(op.to_a(g, kept_x, kept_y, kept_out), *a_like),
+            None if b_like is None else sum_to(op.to_b(g, kept_x, kept_y, kept_out), *b_like),
         )
 
-    keeps = (a if "a" in saved else None, b if "b" in saved else None)
-    return record(name, out, rule, (a, b), keeps, "o" in saved)
-
-
-class _Like:
-    """Shape and dtype of an operand, without its array."""
-
-    __slots__ = ("dtype", "shape")
-
-    def __init__(self, operand: Operand) -> None:
-        self.shape = getattr(operand, "shape", ())
-        self.dtype = getattr(operand, "dtype", None)
-
-
-def _operand(operand: Operand, read: bool) -> Any:
-    if not read:
-        return None
-    return operand._data if isinstance(operand, Tensor) else operand
+    saved = (a if "a" in keeps else None, b if "b" in keeps else None)
+    return record(op.name, out, rule, (a, b), saved, "o" in keeps)
 
 
 def add(a: Operand, b: Operand) -> Tensor:
     """`a + b`, broadcast."""
-    out = value_of(a, "add") + value_of(b, "add")
-    return _binary("add", a, b, out, (lambda g, a, b, o: g, lambda g, a, b, o: g), "")
+    return _binary(_ADD, a, b)
 
 
 def subtract(a: Operand, b: Operand) -> Tensor:
     """`a - b`, broadcast."""
-    out = value_of(a, "subtract") - value_of(b, "subtract")
-    return _binary("subtract", a, b, out, (lambda g, a, b, o: g, lambda g, a, b, o: -g), "")
+    return _binary(_SUBTRACT, a, b)
 
 
 def multiply(a: Operand, b: Operand) -> Tensor:
     """`a * b`, broadcast."""
-    out = value_of(a, "multiply") * value_of(b, "multiply")
-    return _binary("multiply", a, b, out, (lambda g, a, b, o: g * b, lambda g, a, b, o: g * a), "ab")
+    return _binary(_MULTIPLY, a, b)
 
 
 def divide(a: Operand, b: Operand) -> Tensor:
     """`a / b`, broadcast."""
-    out = value_of(a, "divide") / value_of(b, "divide")
-    return _binary("divide", a, b, out, (lambda g, a, b, o: g / b, lambda g, a, b, o: -g * o / b), "bo")
+    return _binary(_DIVIDE, a, b)
+
+
+def power(a: Operand, b: Operand) -> Tensor:
+    """`a ** b`, broadcast. With respect to `b` the derivative at `a = 0` is 0, and nan where `a < 0`."""
+    return _binary(_POWER, a, b)
+
+
+def maximum(a: Operand, b: Operand) -> Tensor:
+    """The larger of both, elementwise; at a tie each gets half the gradient."""
+    return _binary(_MAXIMUM, a, b)
+
+
+def minimum(a: Operand, b: Operand) -> Tensor:
+    """The smaller of both, elementwise; at a tie each gets half the gradient."""
+    return _binary(_MINIMUM, a, b)
+
+
+def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
+    """`a` where `condition` holds, else `b`; the three are broadcast.
+
+    Args:
+        condition: booleans.
+        a: anything of a shape that broadcasts.
+        b: the same.
+    """
+    chosen = as_tensor(condition, "where")._data
+    if chosen.dtype.kind != "b":
+        raise ArgumentError(
+            f"where: the condition must be of dtype bool, not {chosen.dtype}: compare something"
+        )
+    xp = backend.xp(chosen)
+
+    def forward(x: Any, y: Any) -> Any:
+        return xp.where(chosen, x, y)
+
+    choose = _Binary("where", forward, lambda g, a, b, o: g * chosen, lambda g, a, b, o: g * ~chosen, "")
+    return _binary(choose, a, b)
+
+
+def clip(x: Tensor | Array, low: Operand | None = None, high: Operand | None = None) -> Tensor:
+    """`x` limited to [low, high]; the gradient passes where `x` lies inside, ends included.
+
+    Args:
+        x: any shape.
+        low: number or array, constant; None for no limit.
+        high: the same.
+    """
+    if needs_grad(low) or needs_grad(high):
+        raise ArgumentError("clip: limits are constants; use maximum and minimum to differentiate them")
+    x = as_tensor(x, "clip")
+    data = x._data
+    below = None if low is None else value_of(low, "clip")
+    above = None if high is None else value_of(high, "clip")
+    if below is None and above is None:
+        raise ArgumentError("clip: give at least one of low and high")
+    out = backend.xp(data).clip(data, below, above)
+    if not recording(x):
+        return constant(out)
+    inside = backend.xp(data).ones(data.shape, bool)
+    if below is not None:
+        inside &= data >= below
+    if above is not None:
+        inside &= data <= above
+    shape, dtype = data.shape, data.dtype
+    return record("clip", out, lambda g: (sum_to(g * inside, shape, dtype),), (x,))

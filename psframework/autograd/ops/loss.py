@@ -85,3 +85,41 @@ def _check(data: Array, labels: Array, reduction: str) -> None:
         raise ArgumentError(
             f"cross_entropy: targets from {labels.min()} to {labels.max()} for {data.shape[1]} classes"
         )
+
+
+def mse_loss(prediction: Tensor | Array, target: Tensor | Array, reduction: str = "mean") -> Tensor:
+    """Squared error.
+
+    Args:
+        prediction: any shape, floating.
+        target: the same shape: a loss that broadcasts is nearly always a mistake.
+        reduction: "mean", "sum" or "none".
+    """
+    prediction, target = as_tensor(prediction, "mse_loss"), as_tensor(target, "mse_loss")
+    if reduction not in REDUCTIONS:
+        raise ArgumentError(f"mse_loss: reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
+    if prediction.shape != target.shape:
+        raise ArgumentError(
+            f"mse_loss: prediction {prediction.shape} and target {target.shape} differ in shape"
+        )
+    difference = prediction._data - target._data
+    kinds = prediction.dtype, target.dtype
+    needs = prediction._requires_grad, target._requires_grad
+    wide = backend.widen(backend.as_array(difference))
+    squares = wide * wide
+    out = squares if reduction == "none" else squares.sum()
+    scale = 2 / wide.size if reduction == "mean" and wide.size else 2
+    if reduction == "mean":
+        out = out / wide.size
+    out = backend.as_array(out).astype(difference.dtype)
+    if not recording(prediction, target):
+        return constant(out)
+
+    def rule(gradient: Array) -> Sequence[Array | None]:
+        g = wide * (gradient * scale)
+        return (
+            g.astype(kinds[0], copy=False) if needs[0] else None,
+            (-g).astype(kinds[1], copy=False) if needs[1] else None,
+        )
+
+    return record("mse_loss", out, rule, (prediction, target))

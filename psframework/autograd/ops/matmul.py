@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.record import as_tensor, constant, needs_grad, record, recording
+from psframework.autograd.record import as_tensor, constant, needs_grad, record, recording, sum_to
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
@@ -18,8 +18,8 @@ def product(a: Array, b: Array) -> Array:
     """`a @ b` of arrays; 16-bit floats are multiplied and summed in float32."""
     if a.dtype.itemsize == 2 and (backend.is_narrow(a.dtype) or backend.is_narrow(b.dtype)):
         dtype = np.result_type(a.dtype, b.dtype)
-        return cast(Array, (backend.widen(a) @ backend.widen(b)).astype(dtype))
-    return cast(Array, a @ b)
+        return (backend.widen(a) @ backend.widen(b)).astype(dtype)
+    return a @ b
 
 
 def sum_rows(array: Array, dtype: DType) -> Array:
@@ -99,3 +99,52 @@ def _record_linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Array, 
     return record(
         "linear", out, rule, (x, weight, bias), (x if weight_needs else None, weight if x_needs else None)
     )
+
+
+def matmul(a: Tensor | Array, b: Tensor | Array) -> Tensor:
+    """`a @ b` as NumPy's: axes before the last two are broadcast, arrays of one axis are rows or columns.
+
+    Raises:
+        ArgumentError: shapes that do not fit, or an operand without axes.
+    """
+    a, b = as_tensor(a, "matmul"), as_tensor(b, "matmul")
+    x, y = a._data, b._data
+    try:
+        out = backend.as_array(product(x, y))
+    except ValueError as error:
+        raise ArgumentError(
+            f"matmul: shapes {x.shape} and {y.shape} do not fit: the last axis of the first must be as long "
+            f"as the last but one of the second ({error})"
+        ) from error
+    if not recording(a, b):
+        return constant(out)
+    kept_x = x if b._requires_grad else None
+    kept_y = y if a._requires_grad else None
+    shapes, kinds = (x.shape, y.shape), (x.dtype, y.dtype)
+
+    def rule(gradient: Array) -> Sequence[Array | None]:
+        g = gradient
+        if len(shapes[1]) == 1:
+            g = g[..., None]
+        if len(shapes[0]) == 1:
+            g = g[..., None, :]
+        into_a = None if kept_y is None else sum_to(_to_left(g, kept_y), shapes[0], kinds[0])
+        into_b = None if kept_x is None else _to_right(g, kept_x, shapes[1], kinds[1])
+        return into_a, into_b
+
+    return record("matmul", out, rule, (a, b), (None if kept_x is None else a, None if kept_y is None else b))
+
+
+def _to_left(g: Array, y: Array) -> Array:
+    if y.ndim == 1:
+        return g * y  # (..., n, 1) by (k,)
+    return product(g, y.swapaxes(-1, -2))
+
+
+def _to_right(g: Array, x: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+    rows = x[None, :] if x.ndim == 1 else x
+    if len(shape) <= 2:
+        # One product over all batches, instead of one each and a sum.
+        flat = product(rows.reshape(-1, rows.shape[-1]).T, g.reshape(-1, g.shape[-1]))
+        return flat.reshape(shape).astype(dtype, copy=False)
+    return sum_to(product(rows.swapaxes(-1, -2), g), shape, dtype)

@@ -1,0 +1,99 @@
+"""Elementwise operations of one operand: a table of forward functions and derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from psframework import backend
+from psframework.autograd.grad_mode import is_grad_enabled
+from psframework.autograd.record import as_tensor, constant, record
+from psframework.autograd.tensor import Tensor
+from psframework.backend import Array
+
+
+class Unary(NamedTuple):
+    """How to compute one function and its derivative.
+
+    Attributes:
+        name: of the operation.
+        forward: (module, x) -> result.
+        derivative: (module, gradient, kept array) -> gradient of x.
+        keeps_input: whether the derivative reads `x`; else it reads the result.
+    """
+
+    name: str
+    forward: Callable[[Any, Array], Any]
+    derivative: Callable[[Any, Array, Array], Any]
+    keeps_input: bool
+
+
+def unary(op: Unary, x: Tensor | Array) -> Tensor:
+    """Apply `op` to `x`, and record it."""
+    if not isinstance(x, Tensor):
+        x = as_tensor(x, op.name)
+    data = x._data
+    xp = backend.xp(data)
+    out = op.forward(xp, data)
+    if type(out) is not np.ndarray:
+        out = backend.as_array(out)
+    if not (x._requires_grad and is_grad_enabled()):
+        return constant(out)
+    keeps_input, derivative = op.keeps_input, op.derivative
+    kept = data if keeps_input else out
+    return record(
+        op.name, out, lambda g: (derivative(xp, g, kept),), (x,), (x,) if keeps_input else (), not keeps_input
+    )
+
+
+_NEGATIVE = Unary("negative", lambda xp, x: -x, lambda xp, g, o: -g, False)
+_EXP = Unary("exp", lambda xp, x: xp.exp(x), lambda xp, g, o: g * o, False)
+_LOG = Unary("log", lambda xp, x: xp.log(x), lambda xp, g, x: g / x, True)
+_SQRT = Unary("sqrt", lambda xp, x: xp.sqrt(x), lambda xp, g, o: g * 0.5 / o, False)
+_ABSOLUTE = Unary("absolute", lambda xp, x: xp.abs(x), lambda xp, g, x: g * xp.sign(x), True)
+
+
+def negative(x: Tensor | Array) -> Tensor:
+    """`-x`."""
+    return unary(_NEGATIVE, x)
+
+
+def exp(x: Tensor | Array) -> Tensor:
+    """e to the power of `x`."""
+    return unary(_EXP, x)
+
+
+def log(x: Tensor | Array) -> Tensor:
+    """Natural logarithm."""
+    return unary(_LOG, x)
+
+
+def sqrt(x: Tensor | Array) -> Tensor:
+    """Square root; its derivative at 0 is infinite."""
+    return unary(_SQRT, x)
+
+
+def absolute(x: Tensor | Array) -> Tensor:
+    """`|x|`; the derivative at 0 is 0."""
+    return unary(_ABSOLUTE, x)
+
+
+def astype(x: Tensor | Array, dtype: Any) -> Tensor:
+    """`x` in another dtype. A gradient passes between floating dtypes, and ends at any other."""
+    x = as_tensor(x, "astype")
+    source, target = x._data.dtype, backend.dtype_from_name(backend.dtype_name(dtype))
+    out = x._data.astype(target)
+    if not (x._requires_grad and is_grad_enabled() and backend.is_floating(target)):
+        return constant(out)
+    return record("astype", out, lambda g: (g.astype(source),), (x,))
+
+
+def clone(x: Tensor | Array) -> Tensor:
+    """A copy of `x` in memory of its own, through which gradients pass."""
+    x = as_tensor(x, "clone")
+    out = x._data.copy()
+    if not (x._requires_grad and is_grad_enabled()):
+        return constant(out)
+    return record("clone", out, lambda g: (g,), (x,))

@@ -1,0 +1,95 @@
+"""Changes in place: they raise the memory's version, so that a backward that needs the old values notices."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from psframework import backend
+from psframework.autograd.grad_mode import is_grad_enabled
+from psframework.autograd.ops import arithmetic
+from psframework.autograd.ops.index import plain_key
+from psframework.autograd.record import needs_grad, value_of
+from psframework.autograd.tensor import Operand, Tensor
+from psframework.errors import ArgumentError, AutogradError
+
+
+def _guard(name: str, target: Tensor, other: object) -> bool:
+    """Whether the change has to be recorded; raises where it can't be."""
+    if not is_grad_enabled() or not (target._requires_grad or needs_grad(other)):
+        return False
+    if target._node is None and target._requires_grad:
+        raise AutogradError(
+            f"{name}: a leaf that requires grad can be changed in place under no_grad() only; or assign .data"
+        )
+    if len(target._version) > 1:
+        raise AutogradError(
+            f"{name}: views share this memory, and their gradients would be wrong: use an operation that is "
+            "not in place, or clone() first"
+        )
+    return True
+
+
+def _write(name: str, target: Tensor, key: Any, value: Any) -> None:
+    try:
+        target._data[key] = value
+    except (ValueError, TypeError, IndexError) as error:
+        shape = getattr(value, "shape", ())
+        raise ArgumentError(f"{name}: {shape} does not fit into shape {target.shape}: {error}") from error
+    target._version[0] += 1
+
+
+def _update(
+    name: str,
+    target: Tensor,
+    other: Operand,
+    compute: Callable[[Operand, Operand], Tensor],
+    direct: Callable[[Any, Any], Any],
+) -> Tensor:
+    value = value_of(other, name)
+    if not _guard(name, target, other):
+        _write(name, target, ..., direct(target._data, value))
+        return target
+    result = compute(target, other)
+    _write(name, target, ..., result._data)
+    # From here on the tensor is the result; its old self lives on in the graph only.
+    target._node, target._requires_grad = result._node, result._requires_grad
+    return target
+
+
+def add_(target: Tensor, other: Operand) -> Tensor:
+    """`target += other`, in place."""
+    return _update("add_", target, other, arithmetic.add, operator.add)
+
+
+def subtract_(target: Tensor, other: Operand) -> Tensor:
+    """`target -= other`, in place."""
+    return _update("subtract_", target, other, arithmetic.subtract, operator.sub)
+
+
+def multiply_(target: Tensor, other: Operand) -> Tensor:
+    """`target *= other`, in place."""
+    return _update("multiply_", target, other, arithmetic.multiply, operator.mul)
+
+
+def divide_(target: Tensor, other: Operand) -> Tensor:
+    """`target /= other`, in place."""
+    return _update("divide_", target, other, arithmetic.divide, operator.truediv)
+
+
+def assign(target: Tensor, key: Any, value: Operand) -> None:
+    """`target[key] = value`, in place; only outside of a graph.
+
+    Raises:
+        AutogradError: `target` or `value` takes part in a graph: use `where`, `concatenate` or `stack`.
+    """
+    if is_grad_enabled() and (target._requires_grad or needs_grad(value)):
+        raise AutogradError(
+            "assignment to an index is not recorded: do it under no_grad(), or build the tensor by where, "
+            "concatenate or stack"
+        )
+    plain = value._data if isinstance(value, Tensor) else value
+    if not backend.is_array(plain):
+        plain = backend.array_like(plain, target._data)
+    _write("assign", target, plain_key(key), plain)

@@ -1,0 +1,142 @@
+"""Reductions over axes: sum, mean, var, max, min."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from psframework import backend
+from psframework.autograd.record import as_tensor, constant, record, recording
+from psframework.autograd.tensor import Axis, Tensor
+from psframework.backend import Array
+from psframework.errors import ArgumentError
+
+
+def normal_axes(name: str, ndim: int, axis: Axis) -> tuple[int, ...]:
+    """`axis` as ascending numbers from 0; all axes for None.
+
+    Raises:
+        ArgumentError: an axis that the array does not have, or one named twice.
+    """
+    if axis is None:
+        return tuple(range(ndim))
+    given = axis if isinstance(axis, tuple | list) else (axis,)
+    axes = []
+    for item in given:
+        if not isinstance(item, int | np.integer) or not -ndim <= item < ndim:
+            raise ArgumentError(f"{name}: axis {item!r} of an array of {ndim} axes")
+        axes.append(int(item) % ndim)
+    if len(set(axes)) != len(axes):
+        raise ArgumentError(f"{name}: an axis is named twice in {axis}")
+    return tuple(sorted(axes))
+
+
+def _kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    return int(np.prod([shape[i] for i in axes], dtype=np.int64))
+
+
+def sum(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Sum over `axis` (all by default). 16-bit floats are summed in float32."""
+    x = as_tensor(x, "sum")
+    data, xp = x._data, backend.xp(x._data)
+    axes = normal_axes("sum", data.ndim, axis)
+    narrow = backend.is_narrow(data.dtype)
+    out = xp.add.reduce(data, axes, keepdims=keepdims, dtype=np.float32 if narrow else _sum_dtype(data))
+    if narrow:
+        out = out.astype(data.dtype)
+    if not recording(x):
+        return constant(out)
+    shape, kept = data.shape, _kept_shape(data.shape, axes)
+    return record("sum", out, lambda g: (xp.broadcast_to(g.reshape(kept), shape),), (x,))
+
+
+def _sum_dtype(data: Array) -> Any:
+    # add.reduce keeps small integers, where sum() widens them; widen as sum() does.
+    return data.dtype if data.dtype.kind in "fcV" else data[:0].sum().dtype
+
+
+def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Mean over `axis` (all by default). 16-bit floats are summed in float32; integers give float64."""
+    x = as_tensor(x, "mean")
+    data, xp = x._data, backend.xp(x._data)
+    axes = normal_axes("mean", data.ndim, axis)
+    out = xp.asarray(xp.mean(backend.widen(data), axis=axes, keepdims=keepdims))
+    if backend.is_narrow(data.dtype):
+        out = out.astype(data.dtype)
+    if not recording(x):
+        return constant(out)
+    shape, kept, count = data.shape, _kept_shape(data.shape, axes), _count(data.shape, axes)
+    return record("mean", out, lambda g: (xp.broadcast_to(g.reshape(kept) / count, shape),), (x,))
+
+
+def var(x: Tensor | Array, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+    """Variance over `axis` (all by default), as NumPy's: the divisor is `count - ddof`."""
+    x = as_tensor(x, "var")
+    xp, dtype, shape = backend.xp(x._data), x._data.dtype, x._data.shape
+    axes = normal_axes("var", len(shape), axis)
+    divisor = _count(shape, axes) - ddof
+    if divisor <= 0:
+        raise ArgumentError(f"var: {divisor + ddof} values for ddof={ddof}: at least {ddof + 1} are needed")
+    wide = backend.widen(x._data)
+    centred = wide - wide.mean(axis=axes, keepdims=True)
+    out = xp.add.reduce(centred * centred, axes, keepdims=keepdims) / divisor
+    if backend.is_narrow(dtype):
+        out = out.astype(dtype)
+    if not recording(x):
+        return constant(out)
+    kept = _kept_shape(shape, axes)
+
+    def rule(gradient: Array) -> Sequence[Array]:
+        g = centred * (backend.widen(gradient).reshape(kept) * (2 / divisor))
+        return (g.astype(dtype) if g.dtype != dtype else g,)
+
+    return record("var", out, rule, (x,), (x,))
+
+
+def std(x: Tensor | Array, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+    """Standard deviation: the square root of `var`."""
+    return var(x, axis, keepdims, ddof).sqrt()
+
+
+def _extreme(name: str, x: Tensor | Array, axis: Axis, keepdims: bool) -> Tensor:
+    x = as_tensor(x, name)
+    data, xp = x._data, backend.xp(x._data)
+    axes = normal_axes(name, data.ndim, axis)
+    if _count(data.shape, axes) == 0:
+        raise ArgumentError(f"{name}: no elements along axis {axis} of shape {data.shape}")
+    top = getattr(xp, name)(data, axis=axes, keepdims=True)
+    out = top if keepdims else xp.asarray(top).reshape([n for i, n in enumerate(data.shape) if i not in axes])
+    if not recording(x):
+        return constant(out)
+    hits = data == top
+    kept = top.shape
+
+    def rule(gradient: Array) -> Sequence[Array]:
+        shares = hits.sum(axis=axes, keepdims=True)
+        return (hits * (gradient.reshape(kept) / shares).astype(gradient.dtype),)
+
+    return record(name, out, rule, (x,))
+
+
+def max(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Largest value over `axis` (all by default); equal ones share the gradient."""
+    return _extreme("max", x, axis, keepdims)
+
+
+def min(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Smallest value over `axis` (all by default); equal ones share the gradient."""
+    return _extreme("min", x, axis, keepdims)
+
+
+def argmax(x: Tensor | Array, axis: int | None = None) -> Tensor:
+    """Index of the first largest value along `axis`, or in the flattened array; a constant of dtype int64."""
+    data = as_tensor(x, "argmax")._data
+    if axis is not None:
+        normal_axes("argmax", data.ndim, axis)
+    return constant(backend.xp(data).argmax(data, axis=axis))

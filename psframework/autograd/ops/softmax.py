@@ -1,0 +1,61 @@
+"""Softmax and its logarithm along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psframework import backend
+from psframework.autograd.ops.reduce import normal_axes
+from psframework.autograd.record import as_tensor, constant, record, recording
+from psframework.autograd.tensor import Tensor
+from psframework.backend import Array
+from psframework.errors import ArgumentError
+
+
+def _prepare(name: str, x: Tensor | Array, axis: int) -> tuple[Tensor, Array]:
+    """`x`, and its array minus the maximum along `axis`, so that no exponential overflows."""
+    x = as_tensor(x, name)
+    data = x._data
+    normal_axes(name, data.ndim, axis)
+    if not backend.is_floating(data.dtype):
+        raise ArgumentError(f"{name}: dtype {data.dtype} is not floating: convert with .astype(np.float32)")
+    wide = backend.widen(data)
+    if not data.shape[axis]:
+        return x, wide
+    return x, wide - backend.xp(wide).maximum.reduce(wide, axis, keepdims=True)
+
+
+def softmax(x: Tensor | Array, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along `axis`. 16-bit floats are computed in float32."""
+    x, shifted = _prepare("softmax", x, axis)
+    xp, dtype = backend.xp(shifted), x._data.dtype
+    out = xp.exp(shifted, out=shifted)
+    out /= xp.add.reduce(out, axis, keepdims=True)
+    if out.dtype != dtype:
+        out = out.astype(dtype)
+    if not recording(x):
+        return constant(out)
+
+    def rule(gradient: Array) -> Sequence[Array]:
+        weighted = backend.widen(gradient) * out
+        weighted = weighted - out * xp.add.reduce(weighted, axis, keepdims=True)
+        return (weighted if weighted.dtype == dtype else weighted.astype(dtype),)
+
+    return record("softmax", out, rule, (x,), saves_output=True)
+
+
+def log_softmax(x: Tensor | Array, axis: int = -1) -> Tensor:
+    """x - log(sum(exp(x))) along `axis`. 16-bit floats are computed in float32."""
+    x, shifted = _prepare("log_softmax", x, axis)
+    xp, dtype = backend.xp(shifted), x._data.dtype
+    shifted -= xp.log(xp.add.reduce(xp.exp(shifted), axis, keepdims=True))
+    out = shifted if shifted.dtype == dtype else shifted.astype(dtype)
+    if not recording(x):
+        return constant(out)
+
+    def rule(gradient: Array) -> Sequence[Array]:
+        wide = backend.widen(gradient)
+        g = wide - xp.exp(backend.widen(out)) * xp.add.reduce(wide, axis, keepdims=True)
+        return (g if g.dtype == dtype else g.astype(dtype),)
+
+    return record("log_softmax", out, rule, (x,), saves_output=True)

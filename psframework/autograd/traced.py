@@ -1,0 +1,213 @@
+"""What a tensor is before it can compute: an array, its gradient, and its place in the graph."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from psframework import backend
+from psframework.autograd import engine
+from psframework.autograd.node import Node, Version
+from psframework.backend import Array, DType
+from psframework.errors import ArgumentError, AutogradError
+
+_ndarray = np.ndarray
+
+
+class Traced:
+    """An array with its place in the graph; `Tensor` adds the operations.
+
+    Args:
+        data: the array; it is shared, not copied (`psf.tensor` copies).
+        requires_grad: whether `backward` gives this tensor a gradient. Only floating dtypes can.
+
+    Attributes:
+        grad_buffer: if set, an array of the same shape into which this leaf's gradient accumulates; `grad` is
+            then that array itself. The first gradient after `grad = None` overwrites it, later ones add.
+    """
+
+    __slots__ = (
+        "__weakref__", "_data", "_grad", "_node", "_requires_grad", "_version", "grad_buffer", "leaf_hooks",
+    )  # fmt: skip
+    __array_ufunc__ = None  # so that `array + tensor` asks this class
+
+    _data: Array
+    _grad: Array | None
+    _node: Node | None
+    _requires_grad: bool
+    _version: Version
+    grad_buffer: Array | None
+    leaf_hooks: list[Callable[[Array], Any]] | None
+
+    def __init__(self, data: Array, requires_grad: bool = False) -> None:
+        if type(data) is not _ndarray and not backend.is_array(data):
+            raise ArgumentError(f"Tensor takes an array, not {type(data).__name__}: use psf.tensor(...)")
+        self._data = data
+        self._node = None
+        self._requires_grad = False
+        self._version = [0]
+        self._grad = None
+        self.grad_buffer = None
+        self.leaf_hooks = None
+        if requires_grad:
+            self.requires_grad = True
+
+    @property
+    def data(self) -> Array:
+        """The array. Assigning another one, or writing into it, is not seen by the graph."""
+        return self._data
+
+    @data.setter
+    def data(self, array: Array) -> None:
+        if not backend.is_array(array):
+            raise ArgumentError(f"Tensor.data must be an array, not {type(array).__name__}")
+        self._data = array
+
+    @property
+    def grad(self) -> Array | None:
+        """The accumulated gradient of a leaf, an array of its shape and dtype; None before the first."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, array: Array | None) -> None:
+        if array is not None:
+            if not backend.is_array(array):
+                raise ArgumentError(f"Tensor.grad must be an array or None, not {type(array).__name__}")
+            if array.shape != self._data.shape:
+                raise ArgumentError(f"gradient of shape {array.shape} for a tensor of shape {self.shape}")
+        self._grad = array
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow into this tensor."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and not backend.is_floating(self._data.dtype):
+            raise AutogradError(
+                f"a tensor of dtype {self._data.dtype} cannot require grad: only floating dtypes can; "
+                "convert it with .astype(np.float32)"
+            )
+        if not value and self._node is not None:
+            raise AutogradError(
+                f"requires_grad of the result of '{self._node.name}' cannot be cleared: use .detach()"
+            )
+        self._requires_grad = bool(value)
+
+    def requires_grad_(self, value: bool = True) -> Self:
+        """Set `requires_grad`, and return this tensor."""
+        self.requires_grad = value
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return self._data.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self._data.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._data.size
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made it."""
+        return self._node is None
+
+    @property
+    def node(self) -> Node | None:
+        """The recorded operation that made it; None for leaves and constants."""
+        return self._node
+
+    @property
+    def version(self) -> int:
+        """How often Tensor operations changed this memory in place."""
+        return self._version[0]
+
+    def backward(self, seed: Array | Traced | None = None, retain_graph: bool = False) -> None:
+        """Add this tensor's gradient with respect to every leaf below it to the leaf's `grad`.
+
+        Args:
+            seed: gradient of this tensor, of its shape; 1 by default, for a tensor of one element only.
+            retain_graph: keep the graph for another backward.
+
+        Raises:
+            AutogradError: nothing here requires grad, the graph was freed by an earlier backward, or an array
+                that it needs was changed in place.
+        """
+        engine.backward_into_grad([self], [seed], retain_graph)
+
+    def register_hook(self, hook: Callable[[Array], Array | None]) -> Callable[[], None]:
+        """Call `hook(gradient)` in each backward; an array that it returns replaces the gradient.
+
+        A leaf's hook sees the sum of one backward, before it is added to `grad`.
+
+        Returns:
+            A function that removes the hook.
+        """
+        if not self._requires_grad:
+            raise AutogradError("a hook needs a tensor that requires grad")
+        return engine.add_hook(self, hook)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient in `grad` although this is no leaf."""
+        if self._node is None:
+            return
+        reference = weakref.ref(self)  # the graph must not own what owns the graph
+
+        def keep(gradient: Array) -> None:
+            tensor = reference()
+            if tensor is not None:
+                tensor._grad = gradient.copy() if tensor._grad is None else tensor._grad + gradient
+
+        engine.add_hook(self, keep)
+
+    def numpy(self) -> Array:
+        """The array in host memory: shared if it is there already, else a copy."""
+        return backend.asnumpy(self._data)
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self._data.item()
+
+    def tolist(self) -> Any:
+        """The elements, as nested lists of Python numbers."""
+        return self._data.tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __float__(self) -> float:
+        return float(self._data)
+
+    def __int__(self) -> int:
+        return int(self._data)
+
+    def __index__(self) -> int:
+        return self._data.__index__()
+
+    def __bool__(self) -> bool:
+        return bool(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        text = repr(self._data).replace("array(", "tensor(", 1)
+        if self._node is not None:
+            return f"{text[:-1]}, node={self._node.name})"
+        return f"{text[:-1]}, requires_grad=True)" if self._requires_grad else text
