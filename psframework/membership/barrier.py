@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from psframework.errors import ArgumentError, PeerLost, PsfError, RendezvousTimeout
+from psframework.errors import ArgumentError, Evicted, PeerLost, PsfError, RendezvousTimeout
 from psframework.membership.change import Change
 from psframework.membership.lease import Reason
 from psframework.membership.names import check_name
@@ -125,6 +125,9 @@ class BarrierTable:
             if member.incarnation not in barrier.entries:
                 continue
             harmless = reason is Reason.LEFT and member.incarnation in barrier.detached
+            number = barrier.entries[member.incarnation].number
+            error = Evicted(f"barrier {name!r}: {member.name} departed ({reason})")
+            outcomes.append(Outcome(member.incarnation, number, error=error))
             barrier.drop(member.incarnation)
             if not harmless:
                 text = f"barrier {name!r}: {member.name} was lost ({reason}) while it waited there"

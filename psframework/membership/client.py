@@ -205,10 +205,9 @@ class Membership:
             DeadlineExceeded: no coordinator answered.
             Evicted: this member was fenced.
         """
+        check_name(name, "barrier")
         if not 1 <= n < 2**32:
-            raise ArgumentError(
-                f"barrier {check_name(name, 'barrier')!r}: {n} members: at least one must come"
-            )
+            raise ArgumentError(f"barrier {name!r}: {n} members: at least one must come")
         request = pb.EnterBarrierRequest(
             name=name, count=n, incarnation=self.member.incarnation, entry=next(self._entries)
         )

@@ -41,7 +41,7 @@ class Observer:
         return self._line.terms.highest
 
     async def view(self, deadline: Deadline | None = None) -> View:
-        """Returns the view as it is now; DeadlineExceeded if no coordinator answers (within 30 s by default)."""
+        """Returns the view as it is now; DeadlineExceeded if none answers (by default within 30 s)."""
         response = await self._line.call(
             "ListMembers",
             pb.ListMembersRequest(),
