@@ -47,6 +47,7 @@ _HELLO: Final = struct.Struct(f"<8s{_DIGEST}s{_NONCE}s")
 _CHALLENGE: Final = struct.Struct(f"<{_NONCE}s{_DIGEST}s")
 _OFFER: Final = struct.Struct(f"<Q{_DIGEST}s")
 _MAX_PACKET: Final = 1024
+_FD: Final = struct.Struct("i")
 _SUN_PATH: Final = 107
 
 # What a server answers in place of a challenge or a confirmation: one byte, then the reason as text.
@@ -75,7 +76,15 @@ def recv_descriptor(sock: socket.socket) -> tuple[int | None, bytes]:
         WireError: several descriptors, or a packet too long; what came is closed.
         BlockingIOError: nothing is there yet and the socket does not block.
     """
-    payload, fds, flags, _ = socket.recv_fds(sock, _MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+    # Not `socket.recv_fds`: it drops its flags, and the descriptors would leak into child processes.
+    room = socket.CMSG_SPACE(4 * _FD.size)
+    payload, control, flags, _ = sock.recvmsg(_MAX_PACKET, room, socket.MSG_CMSG_CLOEXEC)
+    fds = [
+        fd
+        for level, kind, raw in control
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        for (fd,) in _FD.iter_unpack(raw[: len(raw) - len(raw) % _FD.size])
+    ]
     if len(fds) > 1 or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
         for fd in fds:
             os.close(fd)

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ log = logging.getLogger("psframework.wire")
 OnSegment = Callable[[bytes, int, Segment], None]
 
 _BACKLOG: Final = 64
-_MAX_CONNECTIONS: Final = 64
+_MAX_HANDOVERS: Final = 64
 
 
 class SegmentServer:
@@ -58,7 +58,8 @@ class SegmentServer:
         self._keys: dict[bytes, bytes] = {}
         self._socket: socket.socket | None = None
         self._path: Path | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._handovers: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
 
     @property
     def path(self) -> str:
@@ -90,11 +91,13 @@ class SegmentServer:
             sock.close()
             self._close()
             raise ConfigurationError(f"can't listen at {path}: {error}; set PSF_SHM_DIR") from None
-        self._spawn(self._accept(sock))
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(sock), name="psf-segments")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = list(self._tasks)
+        tasks = list(self._handovers)
+        if self._accepting is not None:
+            tasks.append(self._accepting)
         for task in tasks:
             task.cancel()
         try:
@@ -110,14 +113,10 @@ class SegmentServer:
                 self._path.unlink()
         self._socket = self._path = None
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _accept(self, listener: socket.socket) -> None:
         while True:
+            if len(self._handovers) >= _MAX_HANDOVERS:  # the others wait in the backlog, then outside
+                await asyncio.wait(self._handovers, return_when=asyncio.FIRST_COMPLETED)
             try:
                 connection, _ = listener.accept()
             except BlockingIOError:
@@ -127,12 +126,15 @@ class SegmentServer:
                 log.warning("can't accept a segment handover now: %s", error)
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._tasks) > _MAX_CONNECTIONS:
-                connection.close()
-                continue
             connection.setblocking(False)
-            # The callback, not `_serve`: a task that is cancelled before its first step never runs.
-            self._spawn(self._serve(connection)).add_done_callback(partial(_close, connection))
+            task = asyncio.get_running_loop().create_task(self._serve(connection))
+            self._handovers.add(task)
+            # The callback closes, not `_serve`: a task cancelled before its first step never runs.
+            task.add_done_callback(partial(self._done, connection))
+
+    def _done(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        connection.close()
+        self._handovers.discard(task)
 
     async def _serve(self, connection: socket.socket) -> None:
         try:
@@ -178,10 +180,6 @@ class SegmentServer:
         except BaseException:
             segment.close()
             raise
-
-
-def _close(connection: socket.socket, _: asyncio.Task[None]) -> None:
-    connection.close()
 
 
 def _refuse(connection: socket.socket, error: Exception) -> None:
