@@ -1,0 +1,43 @@
+"""Building blocks of models, with torch's names: Module, Parameter, layers, losses, initial values."""
+
+from psframework.nn import functional, init
+from psframework.nn.init import manual_seed
+from psframework.nn.layers.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from psframework.nn.layers.container import ModuleList, Sequential
+from psframework.nn.layers.conv import Conv2d
+from psframework.nn.layers.dropout import Dropout
+from psframework.nn.layers.linear import Linear
+from psframework.nn.layers.norm import BatchNorm1d, BatchNorm2d
+from psframework.nn.layers.pooling import AvgPool2d, Flatten, MaxPool2d
+from psframework.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
+from psframework.nn.module import Module
+from psframework.nn.parameter import Parameter
+
+__all__ = [
+    "GELU",
+    "AvgPool2d",
+    "BCEWithLogitsLoss",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "Conv2d",
+    "CrossEntropyLoss",
+    "Dropout",
+    "Flatten",
+    "L1Loss",
+    "Linear",
+    "LogSoftmax",
+    "MSELoss",
+    "MaxPool2d",
+    "Module",
+    "ModuleList",
+    "NLLLoss",
+    "Parameter",
+    "ReLU",
+    "Sequential",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+    "functional",
+    "init",
+    "manual_seed",
+]

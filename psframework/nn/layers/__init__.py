@@ -1,0 +1,1 @@
+"""Layers: modules with torch's names, arguments, weight shapes and initial values."""

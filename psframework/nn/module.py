@@ -1,0 +1,279 @@
+"""Module: parameters, buffers and submodules by attribute, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from psframework.autograd import Tensor
+from psframework.backend import Array, array_like, is_array
+from psframework.errors import ArgumentError, ModelMismatch
+from psframework.nn.parameter import Parameter
+
+M = TypeVar("M", bound="Module")
+
+
+class IncompatibleKeys(NamedTuple):
+    """What a load left aside."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """A piece of a model: subclasses assign parameters and submodules to attributes and define `forward`.
+
+    Attributes:
+        training: whether dropout and batch norm behave as in training; set by `train()` and `eval()`.
+    """
+
+    training: bool
+    _constructor: tuple[tuple[Any, ...], dict[str, Any]]
+    # Names by kind, in order of registration. The values are ordinary attributes.
+    _parameters: dict[str, None]
+    _buffers: dict[str, bool]
+    _modules: dict[str, None]
+
+    def __new__(cls: type[M], *args: Any, **kwargs: Any) -> M:
+        """Keeps the constructor's arguments: a pipeline stage or a remote worker makes the module again."""
+        self = super().__new__(cls)
+        fresh = {"_constructor": (args, kwargs), "_parameters": {}, "_buffers": {}, "_modules": {}}
+        self.__dict__.update(fresh, training=True)
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The computation; subclasses define it."""
+        raise ArgumentError(f"{type(self).__name__} defines no forward()")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    # Registration
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, Module):
+            self._forget(name)
+            self._modules[name] = None
+        elif value is not None and name in self._parameters:
+            kind = type(value).__name__
+            raise ArgumentError(f"{name!r} is a parameter: assign an nn.Parameter or None, not {kind}")
+        elif value is not None and name in self._buffers and not is_array(value):
+            raise ArgumentError(f"{name!r} is a buffer: assign an array or None, not {type(value).__name__}")
+        elif name in self._modules:
+            del self._modules[name]
+        self.__dict__[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        for kind in (self._parameters, self._buffers, self._modules):
+            kind.pop(name, None)
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Makes `param` the attribute `name`; None keeps a place that is empty (a layer without bias)."""
+        if name not in self._parameters:
+            self._check_name(name)
+            self._forget(name)
+            self._parameters[name] = None
+        self.__dict__[name] = param
+
+    def register_buffer(self, name: str, array: Array | None, persistent: bool = True) -> None:
+        """Makes an array that is not trained the attribute `name`, as batch norm's running mean.
+
+        Args:
+            name: attribute, without dots.
+            array: the values, or None for an empty place.
+            persistent: whether it is part of `state_dict()`.
+        """
+        if array is not None and not is_array(array):
+            raise ArgumentError(f"buffer {name!r} must be an array or None, not {type(array).__name__}")
+        self._check_name(name)
+        self._forget(name)
+        self._buffers[name] = persistent
+        self.__dict__[name] = array
+
+    def add_module(self, name: str, module: Module) -> None:
+        """Makes `module` the attribute `name`."""
+        self._check_name(name)
+        setattr(self, name, module)
+
+    def _check_name(self, name: str) -> None:
+        if not name or "." in name:
+            raise ArgumentError(f"{name!r} cannot name a part of a module: it is empty or has a dot")
+        if hasattr(type(self), name):
+            raise ArgumentError(f"{type(self).__name__}.{name} exists already")
+
+    # Traversal
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Direct submodules with their attribute names."""
+        for name in self._modules:
+            yield name, self.__dict__[name]
+
+    def children(self) -> Iterator[Module]:
+        """Direct submodules."""
+        return (child for _, child in self.named_children())
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all below it, each once, with dotted names."""
+        seen: set[Module] = set()
+        for name, module in self._walk(prefix):
+            if module not in seen:
+                seen.add(module)
+                yield name, module
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, Module]]:
+        yield prefix, self
+        for name, child in self.named_children():
+            yield from child._walk(_join(prefix, name))
+
+    def _places(self, prefix: str) -> Iterator[tuple[str, Module, str, bool]]:
+        """Parameters and buffers that aren't empty: dotted name, module, attribute, is it a buffer."""
+        for path, module in self._walk(prefix):
+            for kind in (module._parameters, module._buffers):
+                for name in kind:
+                    if module.__dict__[name] is not None:
+                        yield _join(path, name), module, name, kind is module._buffers
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Parameters with dotted names, in order of registration.
+
+        Args:
+            prefix: put before the names.
+            recurse: submodules' too.
+            remove_duplicate: a shared parameter once only, under its first name.
+        """
+        seen: set[Parameter] = set()
+        for path, module, name, is_buffer in self._places(prefix):
+            parameter = module.__dict__[name]
+            if is_buffer or (not recurse and module is not self) or (remove_duplicate and parameter in seen):
+                continue
+            seen.add(parameter)
+            yield path, parameter
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Parameters, each once, in order of registration."""
+        return (parameter for _, parameter in self.named_parameters(recurse=recurse))
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Array]]:
+        """Buffers with dotted names, each once, in order of registration."""
+        seen: set[int] = set()
+        for path, module, name, is_buffer in self._places(prefix):
+            buffer = module.__dict__[name]
+            if is_buffer and (recurse or module is self) and id(buffer) not in seen:
+                seen.add(id(buffer))
+                yield path, buffer
+
+    def buffers(self, recurse: bool = True) -> Iterator[Array]:
+        """Buffers, in order of registration."""
+        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
+
+    def apply(self: M, fn: Callable[[Module], object]) -> M:
+        """Calls `fn` with each submodule, children first, then with this one."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    # Modes
+
+    def train(self: M, mode: bool = True) -> M:
+        """Sets the training mode of this module and all below it."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self: M) -> M:
+        """Sets the evaluation mode: no dropout, batch norm by its running statistics."""
+        return self.train(False)
+
+    def requires_grad_(self: M, requires_grad: bool = True) -> M:
+        """Freezes (or unfreezes) all parameters."""
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets all gradients (or, with `set_to_none=False`, fills them with zeros)."""
+        for parameter in self.parameters():
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad[...] = 0
+
+    # State
+
+    def state_dict(self, prefix: str = "", *, copy: bool = True) -> dict[str, Array]:
+        """All parameters and persistent buffers, by torch's names and in torch's order.
+
+        Args:
+            prefix: put before the names, with its dot.
+            copy: False gives the arrays themselves, which go on changing as the model trains.
+        """
+        return {prefix + path: array.copy() if copy else array for path, array in self._state_arrays()}
+
+    def _state_arrays(self) -> Iterator[tuple[str, Array]]:
+        for path, module, name, is_buffer in self._places(""):
+            if not is_buffer:
+                yield path, module.__dict__[name].data
+            elif module._buffers[name]:
+                yield path, module.__dict__[name]
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Array | Tensor], strict: bool = True
+    ) -> IncompatibleKeys:
+        """Copies values into the parameters and buffers, in place, in their dtype.
+
+        Args:
+            state_dict: arrays or Tensors by name, as `state_dict()` gives.
+            strict: refuse missing and unexpected names.
+
+        Raises:
+            ModelMismatch: a shape differs or, if strict, names are missing or unexpected; the message lists
+                them all, and nothing has been changed.
+        """
+        own = dict(self._state_arrays())
+        given = {name: v.data if isinstance(v, Tensor) else v for name, v in state_dict.items()}
+        keys = IncompatibleKeys([k for k in own if k not in given], [k for k in given if k not in own])
+        problems = [
+            f"{name} has shape {given[name].shape}, here {array.shape}"
+            for name, array in own.items()
+            if name in given and given[name].shape != array.shape
+        ]
+        if strict:
+            problems += [f"{name} is missing" for name in keys.missing_keys]
+            problems += [f"{name} is unexpected" for name in keys.unexpected_keys]
+        if problems:
+            raise ModelMismatch(f"the state does not fit {type(self).__name__}: {'; '.join(problems)}")
+        for name, array in own.items():
+            if name in given:
+                array[...] = array_like(given[name], array)
+        for parameter in self.parameters():
+            parameter._version[0] += 1  # a graph that saved the old values must notice
+        return keys
+
+    # Display
+
+    def extra_repr(self) -> str:
+        """What stands in the parentheses of the module's repr."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]
+        if not lines:
+            return f"{type(self).__name__}({self.extra_repr()})"
+        return "\n  ".join([f"{type(self).__name__}({self.extra_repr()}", *lines]) + "\n)"
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name

@@ -1,0 +1,32 @@
+"""Parameter is a Tensor that requires grad."""
+
+import numpy as np
+import pytest
+
+from psframework.autograd import Tensor, tensor
+from psframework.errors import AutogradError
+from psframework.nn import Parameter
+
+
+def test_requires_grad_and_shares_its_array() -> None:
+    array = np.zeros(3, np.float32)
+    parameter = Parameter(array)
+    assert isinstance(parameter, Tensor) and parameter.requires_grad and parameter.is_leaf
+    assert parameter.data is array
+
+
+def test_takes_a_tensors_array_without_its_graph() -> None:
+    source = tensor(np.ones(3), requires_grad=True)
+    parameter = Parameter(source * 2)
+    assert parameter.is_leaf
+    np.testing.assert_array_equal(parameter.data, [2, 2, 2])
+
+
+def test_frozen() -> None:
+    assert not Parameter(np.zeros(3, np.int64), requires_grad=False).requires_grad
+    with pytest.raises(AutogradError, match="floating"):
+        Parameter(np.zeros(3, np.int64))
+
+
+def test_repr_says_what_it_is() -> None:
+    assert repr(Parameter(np.zeros(1))).startswith("Parameter containing:\ntensor(")
