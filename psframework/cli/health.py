@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import grpc
 import typer
@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from psframework.errors import PsfError
 from psframework.rpc.security import Security
-from psframework.rpc.status import from_rpc_error
+from psframework.rpc.status import RpcFailure, from_rpc_error
 
 
 def health(
@@ -52,5 +52,5 @@ def check(
         try:
             reply = stub.Check(request, timeout=timeout)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, peer=address, hint=security.hint) from error
+            raise from_rpc_error(cast(RpcFailure, error), peer=address, hint=security.hint) from error
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import grpc
 import typer
@@ -20,7 +20,7 @@ from psframework.proto.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 from psframework.proto.v1.parameter_server_pb2 import ListModelsReply, ListModelsRequest, ModelInfo
 from psframework.proto.v1.parameter_server_pb2_grpc import ModelServiceStub
 from psframework.rpc.security import Security
-from psframework.rpc.status import from_rpc_error
+from psframework.rpc.status import RpcFailure, from_rpc_error
 
 _LISTED = 20
 
@@ -64,7 +64,7 @@ def look(
                 members = CoordinatorServiceStub(channel).ListMembers(ListMembersRequest(), timeout=timeout)
                 models = ModelServiceStub(channel).ListModels(ListModelsRequest(), timeout=timeout)
             except grpc.RpcError as error:
-                failure = from_rpc_error(error, peer=address, hint=security.hint)
+                failure = from_rpc_error(cast(RpcFailure, error), peer=address, hint=security.hint)
             else:
                 return members, models
     raise failure

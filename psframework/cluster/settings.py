@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -46,6 +46,8 @@ class Settings(BaseSettings):
         None, description="folder with ca.pem, cert.pem, key.pem: turns mutual TLS on"
     )
     token_file: Path | None = Field(None, description="file (mode 0600) with the bearer token of the cluster")
+    token: SecretStr | None = Field(None, description="the bearer token itself; better keep it in a file")
+    local_processes: int | None = Field(None, ge=1, description="processes that share this machine's cores")
     lanes: str | None = Field(None, description="lanes to offer, for tests: inline,striped,shm")
 
     @field_validator("coordinator", "advertise", "import_modules", mode="before", check_fields=False)
@@ -100,7 +102,6 @@ class ServiceSettings(Settings):
     port_range: str | None = Field(None, description="LOW-HIGH: with port 0, the first free one of these")
     plaintext: bool = Field(False, description="serve beyond loopback without TLS")
     lease: float = Field(5.0, gt=0, le=3600, description="seconds of silence that count as death")
-    local_processes: int | None = Field(None, ge=1, description="processes that share this machine's cores")
     join_timeout: float = Field(30.0, gt=0, description="seconds to wait for the coordinator at the start")
     import_modules: Names = Field((), alias="import", description="modules to import at start; repeatable")
     max_request: int = Field(64 << 20, ge=1 << 16, description="largest gRPC message in bytes")

@@ -1,0 +1,101 @@
+"""`psf.connect`: joins a cluster as a client, for as long as the `async with` block runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from psframework.cluster.handle import Cluster, current
+from psframework.cluster.settings import Settings
+from psframework.cluster.token import find_token
+from psframework.errors import ConfigurationError
+from psframework.membership.client import JoinRequest, Membership
+from psframework.rpc.agent import Agent
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.certificates import CERT, describe
+from psframework.rpc.limits import AgentOptions
+from psframework.rpc.process import configure_process
+from psframework.rpc.security import Security
+from psframework.rpc.serve import serve
+from psframework.rpc.service import Service
+from psframework.wire.lanes import offered
+
+TRAINER = "trainer"
+
+
+@asynccontextmanager
+async def connect(
+    address: str | Sequence[str] | None = None,
+    name: str | None = None,
+    job: str = "default",
+    tls: str | Path | None = None,
+    token: str | None = None,
+    advertise: str | Sequence[str] | None = None,
+    timeout: float = 30.0,
+) -> AsyncIterator[Cluster]:
+    """Joins the cluster: `async with psf.connect("127.0.0.1:7070") as cluster: ...`
+
+    Args:
+        address: HOST:PORT of the coordinator, or of several; None: PSF_COORDINATOR or psf.toml.
+        name: this member's name, unique in the cluster; None: PSF_NAME, else `trainer-0`, `trainer-1`, ...
+        job: scope of the names of models.
+        tls: folder with ca.pem, cert.pem and key.pem; None: PSF_TLS_DIR, else plaintext.
+        token: the cluster's bearer token; None: PSF_TOKEN or PSF_TOKEN_FILE, else the one that a local
+            cluster of this user left for its address.
+        advertise: HOST:PORT by which others reach this process, if it shall listen; None: others call it
+            over the connections that it opened.
+        timeout: seconds to get in, and the default of later waits.
+
+    Raises:
+        ConfigurationError: no address, or certificates that don't fit.
+        DeadlineExceeded: no coordinator answered in time.
+        NameTaken: a live member has the name.
+        PermissionDenied: certificate or token were refused.
+    """
+    settings = Settings.load(coordinator=address, name=name, tls_dir=tls, token=token)
+    if not settings.coordinator:
+        raise ConfigurationError("no coordinator: pass its address to psf.connect, or set PSF_COORDINATOR")
+    configure_process(settings.local_processes)
+    security = client_security(settings)
+    listed = (advertise,) if isinstance(advertise, str) else tuple(advertise or ())
+    request = JoinRequest(client_role(settings), settings.name, job, listed)
+    async with AsyncExitStack() as stack:
+        join = Membership.join(settings.coordinator, request, security, timeout)
+        membership = await stack.enter_async_context(join)
+        agent = await stack.enter_async_context(make_agent(membership, security, settings))
+        for each in listed[:1]:
+            bind = f"0.0.0.0:{each.rpartition(':')[2]}"
+            await stack.enter_async_context(serve(agent.handlers(), bind=bind, security=security))
+        cluster = Cluster(membership, agent, job, timeout)
+        stack.push_async_callback(cluster.shutdown)
+        with current(cluster):
+            yield cluster
+
+
+def client_security(settings: Settings) -> Security:
+    """What a client trusts and shows, by its settings; a local cluster's token is found by its address."""
+    token = settings.token.get_secret_value() if settings.token else None
+    if token is None and settings.token_file is None and settings.tls_dir is None:
+        token = find_token(settings.coordinator)
+    return Security.from_settings(tls_dir=settings.tls_dir, token=token, token_file=settings.token_file)
+
+
+def client_role(settings: Settings) -> str:
+    """The role in our certificate; "trainer" without one."""
+    if settings.tls_dir is None:
+        return TRAINER
+    who = describe(settings.tls_dir / CERT).identity
+    return who.role if who else TRAINER
+
+
+def make_agent(
+    membership: Membership, security: Security, settings: Settings, services: Sequence[Service] = ()
+) -> Agent:
+    """The agent of a member, which learns from the membership who is lost."""
+    member = membership.member
+    identity = PeerInfo(member.name, member.role, member.job, member.incarnation)
+    options = AgentOptions(lanes=offered(settings.lanes))
+    agent = Agent(identity, security=security, services=services, options=options)
+    membership.on_lost(lambda lost, reason: agent.lost(lost.name, lost.incarnation, str(reason)))
+    return agent

@@ -1,0 +1,168 @@
+"""A service process from its flags to its exit: bind, join, serve, drain. `services/` holds only mains.
+
+The port is bound first, since others must be told of it when the process joins; calls that come before it has
+joined are answered with UNAVAILABLE, which callers retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import secrets
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import grpc
+
+from psframework.cluster.connect import make_agent
+from psframework.cluster.settings import ServiceSettings
+from psframework.errors import ConfigurationError, PsfError
+from psframework.membership.client import JoinRequest, Membership
+from psframework.observe.logs import announce, configure_logging
+from psframework.rpc.agent import Agent
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.process import configure_process, exit_with_parent
+from psframework.rpc.security import Security
+from psframework.rpc.serve import ServeOptions, serve
+from psframework.rpc.service import Service
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+@dataclass
+class Parts(Generic[S]):
+    """What a service is made of; its `build` function fills it in.
+
+    Attributes:
+        settings: its flags.
+        security: certificates and token.
+        stack: closes, in reverse, what the service opened.
+        services: typed services, offered on the call stream and as unary methods.
+        servicers: ordinary gRPC servicers, each with the generated function that adds it to a server.
+        membership: this process in the cluster; None before it joined, and in a service that runs alone.
+    """
+
+    settings: S
+    security: Security
+    stack: AsyncExitStack
+    services: list[Service] = field(default_factory=list)
+    servicers: list[tuple[Callable[..., None], object]] = field(default_factory=list)
+    membership: Membership | None = None
+
+
+Build = Callable[[Parts[S]], Awaitable[None]]
+
+
+def run_service(role: str, settings_type: type[S], build: Build[S]) -> None:
+    """The main of a service: reads the command line, runs until SIGTERM, and exits.
+
+    Args:
+        role: its role; also the name of a service that runs without a coordinator.
+        settings_type: its flags.
+        build: opens what the service is made of.
+    """
+    try:
+        program = sys.argv[0] if sys.argv[0].startswith("psf ") else f"python -m services.{_module(role)}"
+        settings = settings_type.from_command_line(sys.argv[1:], program)
+        asyncio.run(_run(role, settings, build))
+    except PsfError as error:
+        sys.exit(_complaint(error))
+
+
+async def _run(role: str, settings: S, build: Build[S]) -> None:
+    configure_logging()
+    configure_process(settings.local_processes, service=True)
+    exit_with_parent()
+    for module in settings.import_modules:
+        _import(module)
+    security = Security.from_settings(
+        tls_dir=settings.tls_dir, token=_secret(settings), token_file=settings.token_file
+    )
+    async with AsyncExitStack() as stack:
+        parts = Parts(settings, security, stack)
+        await build(parts)
+        late = LateHandlers()
+        options = ServeOptions(
+            port_range=settings.port_range, plaintext_ok=settings.plaintext, max_request=settings.max_request
+        )
+        server = await stack.enter_async_context(
+            serve([late], servicers=parts.servicers, bind=settings.bind, security=security, options=options)
+        )
+        if role != "coordinator" and settings.coordinator:
+            parts.membership = await stack.enter_async_context(_join(parts, role, server.address))
+        agent = await stack.enter_async_context(_agent(role, parts))
+        late.handlers = agent.handlers()
+        if parts.membership is not None:
+            announce(f"joined as {parts.membership.member.name}")
+        await server.wait_stopped()
+
+
+class LateHandlers(grpc.GenericRpcHandler):
+    """Handlers that are known only after the server has begun to listen.
+
+    Attributes:
+        handlers: what to ask; None while the process is starting, when every call is told to come again.
+    """
+
+    def __init__(self) -> None:
+        self.handlers: Sequence[grpc.GenericRpcHandler] | None = None
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[object, object] | None:
+        """The method handler for one incoming call; None if there is no such method."""
+        if self.handlers is None:
+            return grpc.stream_stream_rpc_method_handler(_not_yet)
+        for handler in self.handlers:
+            found = handler.service(handler_call_details)
+            if found is not None:
+                return found
+        return None
+
+
+async def _not_yet(_: object, context: grpc.aio.ServicerContext[object, object]) -> None:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "this service is still joining the cluster: try again")
+
+
+def _join(parts: Parts[S], role: str, bound: str) -> Membership:
+    settings = parts.settings
+    request = JoinRequest(role, settings.name, "", settings.advertise or (reachable(bound),), settings.lease)
+    return Membership.join(settings.coordinator, request, parts.security, settings.join_timeout)
+
+
+def reachable(bound: str) -> str:
+    """An address by which others may reach what is bound to `bound`: a wildcard becomes the host's name."""
+    host, _, port = bound.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "[::]", "::", "") else bound
+
+
+def _agent(role: str, parts: Parts[S]) -> Agent:
+    if parts.membership is not None:
+        return make_agent(parts.membership, parts.security, parts.settings, parts.services)
+    identity = PeerInfo(parts.settings.name or role, role, "", secrets.randbits(63))
+    return Agent(identity, security=parts.security, services=parts.services)
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise ConfigurationError(f"--import {module}: {type(error).__name__}: {error}") from error
+
+
+def _secret(settings: ServiceSettings) -> str | None:
+    return settings.token.get_secret_value() if settings.token else None
+
+
+def _module(role: str) -> str:
+    return role.replace("-", "_")
+
+
+def _complaint(error: PsfError) -> int:
+    """One line instead of a traceback; status 2, as for a wrong flag."""
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    return 2

@@ -1,0 +1,83 @@
+"""`psf certs` makes what services and clients need, and says what is wrong in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from psframework.cli.certs import app
+from psframework.errors import ConfigurationError
+from psframework.rpc.security import Security
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_an_authority_and_certificates_that_services_take(tmp_path: Path) -> None:
+    run("init", "--dir", tmp_path)
+    run("issue", "parameter-server", "--dir", tmp_path, "--name", "parameter-server-0", "--host", "localhost")
+    folder = tmp_path / "parameter-server-parameter-server-0"
+    assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "cert.pem", "key.pem"]
+    assert (folder / "key.pem").stat().st_mode & 0o077 == 0
+    assert Security.from_files(folder).server_credentials() is not None
+
+
+def test_show_says_whose_it_is(tmp_path: Path) -> None:
+    run("init", "--dir", tmp_path, "--cluster", "c1")
+    run("issue", "trainer", "--dir", tmp_path, "--name", "t-0", "--host", "10.1.2.3")
+    shown = json.loads(run("show", tmp_path / "trainer-t-0", "--json"))
+    assert [(entry["role"], entry["name"]) for entry in shown] == [("trainer", "t-0"), (None, None)]
+    assert "10.1.2.3" in shown[0]["hosts"]
+    assert shown[1]["is_authority"]
+    assert "trainer/t-0" in run("show", tmp_path / "trainer-t-0")
+
+
+def test_init_does_not_overwrite(tmp_path: Path) -> None:
+    run("init", "--dir", tmp_path)
+    before = (tmp_path / "ca.key").read_bytes()
+    with pytest.raises(ConfigurationError, match="--overwrite"):
+        run("init", "--dir", tmp_path)
+    run("init", "--dir", tmp_path, "--keep")
+    assert (tmp_path / "ca.key").read_bytes() == before
+    run("init", "--dir", tmp_path, "--overwrite")
+    assert (tmp_path / "ca.key").read_bytes() != before
+
+
+def test_keep_issues_again_only_when_it_must(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def issue(*more: object) -> bytes:
+        run("issue", "trainer", "--dir", tmp_path, "--out", out, "--keep", *more)
+        return (out / "cert.pem").read_bytes()
+
+    run("init", "--dir", tmp_path)
+    first = issue("--days", 20)
+    second = issue()
+    assert second != first, "it ends within a month"
+    assert issue() == second
+    third = issue("--name", "t-0")
+    assert third != second, "it is of another name"
+    (out / "key.pem").unlink()
+    assert issue("--name", "t-0") != third, "its key is gone"
+    run("init", "--dir", tmp_path, "--overwrite")
+    fourth = issue("--name", "t-0")
+    assert (out / "ca.pem").read_bytes() == (tmp_path / "ca.pem").read_bytes(), "it was of another authority"
+    (out / "cert.pem").write_text("damaged")
+    assert issue("--name", "t-0") not in (fourth, b"damaged")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["issue", "trainer", "--dir", "{}"], "psf certs init"),
+        (["show", "{}/nothing.pem"], "missing"),
+        (["show", "{}"], "missing"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, arguments: list[str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        run(*(argument.format(tmp_path) for argument in arguments))
