@@ -2,7 +2,9 @@
 
 import random
 import tracemalloc
+import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from psframework.errors import ArgumentError, WireError
 from psframework.wire.chunks import Assembly, Chunk, check_sizes, pieces, split, stripe
 from psframework.wire.memory import BufferPool
+from psframework.wire.spec import as_bytes
 
 sizes_lists = st.lists(st.integers(0, 40), max_size=12)
 
@@ -171,3 +174,15 @@ def test_scattered_pieces_are_bounded():
     with pytest.raises(WireError, match="scattered"):
         assembly.accept(0, 2 * 65_536, b"x")
     assert assembly.accept(0, 0, b"x" * (1 << 20)) == [0]
+
+
+@pytest.mark.soak
+def test_more_than_2_gib_arrives_with_its_checksum():
+    array = np.arange(2_254_857_831 // 8, dtype=np.uint64)
+    view = as_bytes(array)
+    assembly = Assembly([view.nbytes])
+    for chunk in split([view.nbytes]):
+        (piece,) = pieces([view], chunk)
+        assembly.accept(chunk.part, chunk.offset, piece)
+    assert assembly.complete
+    assert zlib.crc32(assembly.part(0)) == zlib.crc32(view)

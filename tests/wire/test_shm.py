@@ -245,3 +245,11 @@ def test_other_threads_run_while_a_large_segment_is_made():
         thread.join(0.001)
     made.pop().close()
     assert ticks > 3
+
+
+@pytest.mark.soak
+def test_a_segment_of_more_than_2_gib():
+    nbytes = 2_254_857_832
+    with Segment.create(nbytes) as mine, Segment.from_fd(os.dup(mine.fd)) as theirs:
+        mine.array(nbytes - 8, (1,), "float64")[:] = 2.5
+        assert theirs.array(0, (nbytes // 8,), "float64")[-1] == 2.5
