@@ -134,6 +134,11 @@ class Membership:
         await self.leave()
 
     @property
+    def line(self) -> Line:
+        """Calls to the coordinator's process, for services that run beside it."""
+        return self._line
+
+    @property
     def term(self) -> int:
         """The highest term of a coordinator that this process has seen."""
         return self._line.terms.highest

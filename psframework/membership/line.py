@@ -101,7 +101,7 @@ class Line:
         """Calls a method until it is answered.
 
         Args:
-            method: "Join".
+            method: "Join"; or "/service/Method" of another service beside the coordinator.
             request: its request; the term is filled in.
             response_type: class of the response.
             deadline: for all attempts together.
@@ -152,8 +152,9 @@ class Line:
         self, address: str, method: str, request: Message, response_type: type[M], timeout: float | None
     ) -> M:
         request.term = self.terms.highest  # type: ignore[attr-defined]
+        path = method if method.startswith("/") else SERVICE + method
         call = self._channel(address).unary_unary(
-            SERVICE + method, type(request).SerializeToString, response_type.FromString
+            path, type(request).SerializeToString, response_type.FromString
         )
         try:
             response = await call(request, timeout=timeout)
