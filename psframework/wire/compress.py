@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from psframework.backend import bfloat16
 from psframework.errors import ArgumentError, ConfigurationError, WireError
-from psframework.wire.spec import DTYPES
 
 Array = npt.NDArray[Any]
 
@@ -31,7 +31,7 @@ class Compression(Enum):
     """The upper half of a float32: its whole range, 8 bits of precision; the faster one on CPUs."""
 
 
-_NARROW: Final = {Compression.FP16: DTYPES["float16"], Compression.BF16: DTYPES["bfloat16"]}
+_NARROW: Final = {Compression.FP16: np.dtype(np.float16), Compression.BF16: bfloat16}
 _WIDE: Final = (np.dtype(np.float32), np.dtype(np.float64))
 
 

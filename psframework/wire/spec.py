@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from psframework.backend import dtype_from_name, dtype_name
 from psframework.errors import ArgumentError, WireError
 from psframework.proto.v1.tensor_pb2 import ArraySpec
 from psframework.wire.memory import Buffer
@@ -29,22 +29,13 @@ MAX_NDIM: Final = 32
 
 _BIG_ENDIAN_HOST = sys.byteorder == "big"
 
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
-_EXTENSIONS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-
-DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    name: np.dtype(name) for name in ("bool", *_INTEGERS, *_FLOATS)
-} | {name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENSIONS}
-"""Every dtype that travels, by its name on the wire."""
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Type and shape of an array, already checked.
 
     Attributes:
-        dtype: native-endian dtype, one of `DTYPES`.
+        dtype: native-endian dtype, one that the backend names.
         shape: lengths of the axes.
     """
 
@@ -64,7 +55,7 @@ class Layout:
     @classmethod
     def of(cls, array: Array) -> Layout:
         """The layout of a NumPy array (any strides or byte order); ArgumentError for other dtypes."""
-        return cls(dtype_named(array.dtype.name, error=ArgumentError), array.shape)
+        return cls(dtype_from_name(dtype_name(array.dtype)), array.shape)
 
     @classmethod
     def from_message(cls, message: ArraySpec, *, max_bytes: int = MAX_BYTES) -> Layout:
@@ -80,7 +71,7 @@ class Layout:
         """The layout of a dtype's name and a shape that came from a peer; raises as `from_message`."""
         if len(shape) > MAX_NDIM:
             raise WireError(f"an array of {len(shape)} axes; at most {MAX_NDIM} are allowed")
-        layout = cls(dtype_named(dtype, error=WireError), tuple(shape))
+        layout = cls(dtype_named(dtype), tuple(shape))
         # NumPy bounds the product of the non-zero axes too, even when another axis is 0.
         nonzero = math.prod(axis for axis in layout.shape if axis)
         if min(layout.shape, default=0) < 0 or nonzero * layout.dtype.itemsize > max_bytes:
@@ -108,12 +99,12 @@ class Layout:
         return f"{self.dtype.name}{list(self.shape)}"
 
 
-def dtype_named(name: str, *, error: type[Exception] = WireError) -> np.dtype[Any]:
-    """The dtype of that wire name; raises `error` for one that does not travel."""
-    dtype = DTYPES.get(name)
-    if dtype is None:
-        raise error(f"dtype {name[:40]!r} does not travel; these do: {', '.join(DTYPES)}")
-    return dtype
+def dtype_named(name: str) -> np.dtype[Any]:
+    """The dtype of a name that came from a peer; WireError for one that does not travel."""
+    try:
+        return dtype_from_name(name[:40])  # the message quotes the name, and a peer may send a long one
+    except ArgumentError as error:
+        raise WireError(str(error)) from None
 
 
 def as_bytes(array: Array) -> memoryview:
@@ -122,7 +113,7 @@ def as_bytes(array: Array) -> memoryview:
     A view where the array already is so (the bytes then follow later changes of the array), else a
     copy of just the array's own elements. Raises ArgumentError for dtypes that do not travel.
     """
-    dtype_named(array.dtype.name, error=ArgumentError)
+    dtype_name(array.dtype)
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and _BIG_ENDIAN_HOST):
         array = array.astype(array.dtype.newbyteorder("<"))
     if array.size == 0:

@@ -27,12 +27,29 @@ def same(left, right):
     assert left.tobytes() == right.astype(left.dtype).tobytes()
 
 
+DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 BASE = np.arange(2 * 3 * 4).reshape(2, 3, 4)
 
 
-@pytest.mark.parametrize("name", spec.DTYPES)
+@pytest.mark.parametrize("name", DTYPES)
 def test_every_dtype_travels(name):
-    same(travel(BASE.astype(spec.DTYPES[name])), BASE.astype(spec.DTYPES[name]))
+    same(travel(BASE.astype(spec.dtype_named(name))), BASE.astype(spec.dtype_named(name)))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +78,7 @@ def test_any_order_arrives_as_its_own_values(array):
     same(travel(array), array)
 
 
-@given(hnp.arrays(hnp.scalar_dtypes().filter(lambda d: d.name in spec.DTYPES), hnp.array_shapes(min_dims=0)))
+@given(hnp.arrays(hnp.scalar_dtypes().filter(lambda d: d.name in DTYPES), hnp.array_shapes(min_dims=0)))
 def test_random_arrays_arrive(array):
     same(travel(array), array)
     same(travel(array.T), array.T)
@@ -87,9 +104,9 @@ def test_contiguous_arrays_are_not_copied():
     "array", [np.array(["a"]), np.array([None]), np.zeros(2, "i4,f4"), np.zeros(2, "M8[s]")]
 )
 def test_other_dtypes_are_the_callers_mistake(array):
-    with pytest.raises(ArgumentError, match="does not travel"):
+    with pytest.raises(ArgumentError, match="is not supported"):
         Layout.of(array)
-    with pytest.raises(ArgumentError, match="does not travel"):
+    with pytest.raises(ArgumentError, match="is not supported"):
         spec.as_bytes(array)
 
 
@@ -101,10 +118,10 @@ def test_other_dtypes_are_the_callers_mistake(array):
         (ArraySpec(dtype="float32", shape=[2**64 - 1] * 32), "larger than"),
         (ArraySpec(dtype="float32", shape=[2**63, 0]), "larger than"),
         (ArraySpec(dtype="float32", shape=[1] * 33), "33 axes"),
-        (ArraySpec(dtype="object", shape=[1]), "does not travel"),
-        (ArraySpec(dtype="<f4", shape=[1]), "does not travel"),
-        (ArraySpec(dtype="", shape=[1]), "does not travel"),
-        (ArraySpec(dtype="x" * 100_000, shape=[1]), "does not travel"),
+        (ArraySpec(dtype="object", shape=[1]), "is not supported"),
+        (ArraySpec(dtype="<f4", shape=[1]), "is not supported"),
+        (ArraySpec(dtype="", shape=[1]), "is not supported"),
+        (ArraySpec(dtype="x" * 100_000, shape=[1]), "is not supported"),
     ],
 )
 def test_specs_that_lie_are_refused(message, words):
@@ -118,7 +135,7 @@ def test_negative_axes_are_refused():
         Layout.checked("float32", (-1, -4))
 
 
-@given(st.sampled_from([*spec.DTYPES, "object", "V8"]), st.lists(st.integers(0, 2**64 - 1), max_size=40))
+@given(st.sampled_from([*DTYPES, "object", "V8"]), st.lists(st.integers(0, 2**64 - 1), max_size=40))
 def test_any_spec_is_checked_or_refused(dtype, shape):
     try:
         layout = Layout.from_message(ArraySpec(dtype=dtype, shape=shape), max_bytes=1 << 16)
