@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from psframework.errors import ArgumentError, Evicted, PeerLost, PsfError, RendezvousTimeout
-from psframework.membership.change import Change
 from psframework.membership.lease import Reason
 from psframework.membership.names import check_name
-from psframework.membership.store import Write
+from psframework.membership.store import Change, Write
 from psframework.membership.view import Member, MemberState
 from psframework.proto.v1 import coordinator_pb2 as pb
 

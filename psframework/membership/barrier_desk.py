@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from psframework.errors import PsfError, ResourceExhausted
 from psframework.membership.barrier import BarrierTable, Entry, Outcome
-from psframework.membership.change import Change
+from psframework.membership.store import Change
 from psframework.rpc.deadline import Clock
 
 Submit = Callable[[Change], "asyncio.Future[None]"]

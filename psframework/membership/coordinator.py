@@ -12,7 +12,6 @@ from psframework.errors import NameTaken
 from psframework.membership import keyvalue, records
 from psframework.membership.barrier import BARRIER_PREFIX, BarrierTable
 from psframework.membership.barrier_desk import BarrierDesk
-from psframework.membership.change import Change
 from psframework.membership.jobs import JOB_PREFIX, JobTable
 from psframework.membership.journal import Journal
 from psframework.membership.keyvalue import KeyTable
@@ -20,7 +19,7 @@ from psframework.membership.lease import LeaseOptions, Reason
 from psframework.membership.local_keys import LocalKeyValue
 from psframework.membership.registry import JoinSpec, Registry
 from psframework.membership.signal import Signal
-from psframework.membership.store import Store, Write
+from psframework.membership.store import Change, Store, Write
 from psframework.membership.view import Delta, Member, View
 from psframework.rpc.deadline import Clock, Deadline, boottime
 

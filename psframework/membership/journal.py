@@ -7,8 +7,7 @@ import threading
 from collections import deque
 
 from psframework.errors import PsfError, ResourceExhausted
-from psframework.membership.change import Change
-from psframework.membership.store import Store
+from psframework.membership.store import Change, Store
 
 _Item = tuple[int, Change, "asyncio.Future[None]"]
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from psframework.errors import ArgumentError, ResourceExhausted
-from psframework.membership.change import Change
 from psframework.membership.names import check_key
-from psframework.membership.store import Write
+from psframework.membership.store import Change, Write
 
 HISTORY = 4096  # changes kept for watchers; one that is further behind begins anew
 MAX_VALUE = 1024 * 1024  # bytes

@@ -126,7 +126,7 @@ class LeaseTable:
         for lease in self._leases.values():
             if gap > lease.seconds / 3:
                 lease.hold_until = now + lease.seconds
-                lease.tick_at = max(lease.tick_at, now)
+                lease.tick_at = min(now, lease.tick_at + gap)
 
     def due(self, now: float) -> Iterator[tuple[int, Reason]]:
         """Yields who must be fenced now, and why. Call `observe` first."""

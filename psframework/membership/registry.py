@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from psframework.errors import Evicted, NameTaken
-from psframework.membership.change import Change
 from psframework.membership.lease import Health, LeaseOptions, LeaseTable, Reason, check_lease
 from psframework.membership.names import check_name, free_name
 from psframework.membership.records import (
@@ -16,7 +15,7 @@ from psframework.membership.records import (
     member_record,
     number_record,
 )
-from psframework.membership.store import Write
+from psframework.membership.store import Change, Write
 from psframework.membership.view import Delta, Departure, Member, MemberState, View, ViewLog
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,25 @@ class Write:
 
     key: str
     value: bytes | None
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Decided in memory, to be stored before anybody hears of it.
+
+    Args:
+        writes: what makes it durable.
+        publish: called once it is.
+        undo: called instead if the store failed, newest change first.
+    """
+
+    writes: tuple[Write, ...]
+    publish: Callable[[], None] = _nothing
+    undo: Callable[[], None] = _nothing
 
 
 class Store(Protocol):
