@@ -55,7 +55,7 @@ def backward(
         gradient = gradients.pop(node)
         if node.hooks is not None:
             gradient = _run_hooks(node.hooks, gradient)
-        if node in kept:
+        if kept and node in kept:
             result[node] = gradient
         rule = node.backward
         if rule is None:

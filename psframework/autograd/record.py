@@ -64,17 +64,32 @@ def record(
         saved: those inputs whose arrays `rule` holds, so that changing them in place is noticed.
         saves_output: whether `rule` holds `data`.
     """
-    result = constant(data)
-    edges: list[Edge] = []
-    for value in inputs:
-        if isinstance(value, Tensor) and value._requires_grad:
-            edges.append(value._node or value)
-        else:
-            edges.append(None)
-    versions: list[tuple[Version, int]] = [(result._version, 0)] if saves_output else []
-    versions += [(t._version, t._version[0]) for t in saved if isinstance(t, Tensor)]
-    result._node = Node(name, rule, tuple(edges), tuple(versions))
+    edges = tuple(
+        [
+            (value._node or value) if isinstance(value, Tensor) and value._requires_grad else None
+            for value in inputs
+        ]
+    )
+    versions = tuple([(value._version, value._version[0]) for value in saved if isinstance(value, Tensor)])
+    return record_node(name, data, rule, edges, versions, saves_output)
+
+
+def record_node(
+    name: str,
+    data: Array,
+    rule: Rule,
+    edges: tuple[Edge, ...],
+    versions: tuple[tuple[Version, int], ...],
+    saves_output: bool = False,
+) -> Tensor:
+    """As `record`, for operations that run so often that they find edges and versions themselves."""
+    version: Version = [0]
+    result = _new(Tensor)
+    result._data = data if type(data) is _ndarray else backend.as_array(data)
+    result._node = Node(name, rule, edges, (*versions, (version, 0)) if saves_output else versions)
     result._requires_grad = True
+    result._version = version
+    result._grad = result.grad_buffer = result.leaf_hooks = None
     return result
 
 

@@ -232,8 +232,8 @@ def _batched(left: Array, right: Array, groups: int) -> Array:
     """(groups, m, k) by (groups * k, n): (groups * m, n)."""
     if groups == 1:
         return left[0] @ right
-    product = left @ right.reshape(groups, len(right) // groups, right.shape[1])
-    return cast(Array, product.reshape(groups * left.shape[1], right.shape[1]))
+    product: Array = left @ right.reshape(groups, len(right) // groups, right.shape[1])
+    return product.reshape(groups * left.shape[1], right.shape[1])
 
 
 def _result_type(x: Tensor, weight: Tensor) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.record import as_tensor, constant, record
+from psframework.autograd.record import as_tensor, constant, record, record_node
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
 
@@ -41,11 +41,13 @@ def unary(op: Unary, x: Tensor | Array) -> Tensor:
         out = backend.as_array(out)
     if not (x._requires_grad and is_grad_enabled()):
         return constant(out)
-    keeps_input, derivative = op.keeps_input, op.derivative
-    kept = data if keeps_input else out
-    return record(
-        op.name, out, lambda g: (derivative(xp, g, kept),), (x,), (x,) if keeps_input else (), not keeps_input
-    )
+    derivative = op.derivative
+    edges = (x._node or x,)
+    if op.keeps_input:
+        return record_node(
+            op.name, out, lambda g: (derivative(xp, g, data),), edges, ((x._version, x.version),)
+        )
+    return record_node(op.name, out, lambda g: (derivative(xp, g, out),), edges, (), True)
 
 
 _NEGATIVE = Unary("negative", lambda xp, x: -x, lambda xp, g, o: -g, False)
@@ -81,9 +83,11 @@ def absolute(x: Tensor | Array) -> Tensor:
 
 
 def astype(x: Tensor | Array, dtype: Any) -> Tensor:
-    """`x` in another dtype. A gradient passes between floating dtypes, and ends at any other."""
+    """`x` in another dtype, `x` itself if it has it. A gradient passes between floating dtypes only."""
     x = as_tensor(x, "astype")
     source, target = x._data.dtype, backend.dtype_from_name(backend.dtype_name(dtype))
+    if source == target:
+        return x
     out = x._data.astype(target)
     if not (x._requires_grad and is_grad_enabled() and backend.is_floating(target)):
         return constant(out)

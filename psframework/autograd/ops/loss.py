@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -34,41 +33,40 @@ def cross_entropy(logits: Tensor | Array, targets: Tensor | Array, reduction: st
     labels: Array = targets._data if isinstance(targets, Tensor) else targets
     data = logits._data
     _check(data, labels, reduction)
-    # One row an example; classes last.
-    rows = data if data.ndim == 2 else np.moveaxis(data, 1, -1).reshape(-1, data.shape[1])
-    flat = labels if labels.ndim == 1 else labels.reshape(-1)
-    xp = backend.xp(data)
-    index = xp.arange(len(rows))
-    z = backend.widen(rows)
-    z = z - xp.maximum.reduce(z, 1, keepdims=True)
-    picked = z[index, flat]
-    exponentials = xp.exp(z, out=z)
+    # One row an example, classes last, contiguous so that a place in it is one number.
+    rows = data if data.ndim == 2 else np.moveaxis(data, 1, -1).reshape(labels.size, data.shape[1])
+    rows, xp = backend.widen(rows), backend.xp(data)
+    if not rows.flags.c_contiguous:
+        rows = xp.ascontiguousarray(rows)
+    count, classes = rows.shape
+    places = xp.arange(0, count * classes, classes) + labels.reshape(-1)
+    exponentials = rows - xp.maximum.reduce(rows, 1, keepdims=True)
+    picked = exponentials.reshape(-1)[places]
+    xp.exp(exponentials, out=exponentials)
     sums = xp.add.reduce(exponentials, 1, keepdims=True)
-    losses = xp.log(sums[:, 0]) - picked
-    out = _reduced(losses, labels, reduction).astype(data.dtype)
+    losses = xp.log(sums.reshape(-1)) - picked
+    out: Array = losses.reshape(labels.shape) if reduction == "none" else xp.add.reduce(losses)
+    if reduction == "mean":
+        out = out / count
+    if rows.dtype != data.dtype:
+        out = out.astype(data.dtype)
     if not recording(logits):
         return constant(out)
-    shape, dtype, count = data.shape, data.dtype, len(rows)
+    shape, dtype = data.shape, data.dtype
 
     def rule(gradient: Array) -> Sequence[Array | None]:
         g = exponentials / sums
-        g[index, flat] -= 1
-        if reduction == "none":
-            g *= gradient.reshape(-1, 1)
-        else:
-            g *= gradient / count if reduction == "mean" else gradient
+        g.reshape(-1)[places] -= 1
+        g *= (
+            gradient.reshape(-1, 1)
+            if reduction == "none"
+            else gradient / (count if reduction == "mean" else 1)
+        )
         if len(shape) != 2:
             g = np.moveaxis(g.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
         return (g if g.dtype == dtype else g.astype(dtype),)
 
     return record("cross_entropy", out, rule, (logits,))
-
-
-def _reduced(losses: Array, labels: Array, reduction: str) -> Any:
-    if reduction == "none":
-        return losses.reshape(labels.shape)
-    total = losses.sum()
-    return total / len(losses) if reduction == "mean" else total
 
 
 def _check(data: Array, labels: Array, reduction: str) -> None:
@@ -81,9 +79,12 @@ def _check(data: Array, labels: Array, reduction: str) -> None:
             f"cross_entropy: logits {data.shape} need targets of shape {data.shape[:1] + data.shape[2:]}, "
             f"got {labels.shape}"
         )
-    if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < data.shape[1]:
+    # Read without sign a negative label is huge: one look finds both kinds of bad ones.
+    unsigned = labels.view(f"u{labels.itemsize}") if labels.dtype.kind == "i" else labels
+    if labels.size and np.maximum.reduce(unsigned, None) >= data.shape[1]:
         raise ArgumentError(
-            f"cross_entropy: targets from {labels.min()} to {labels.max()} for {data.shape[1]} classes"
+            f"cross_entropy: targets from {labels.min()} to {labels.max()} for {data.shape[1]} classes: "
+            f"they must be in [0, {data.shape[1]})"
         )
 
 
