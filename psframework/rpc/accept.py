@@ -9,15 +9,17 @@ from typing import Any
 import grpc
 
 from psframework.errors import Evicted, PeerLost, PsfError, WireError
+from psframework.proto.v1.call_pb2 import Chunk
 from psframework.rpc import handshake
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.frames import Hello, Welcome
 from psframework.rpc.identity import check_claim, identity
-from psframework.rpc.limits import AgentOptions
-from psframework.rpc.peer import Peer
+from psframework.rpc.peer import Home, Peer
 from psframework.rpc.security import Security
+from psframework.rpc.segments import Segments
 from psframework.rpc.status import abort
 from psframework.rpc.stream import Link
+from psframework.wire import codec
 
 SERVICE = "psframework.proto.v1.CallService"
 GRACE_SECONDS = 0.5  # longer than the dialler tries, so that it never resumes into nothing
@@ -40,7 +42,7 @@ class Acceptor:
     Args:
         local: who this process is.
         security: checks tokens.
-        options: limits; a broken session is kept for `resume_seconds` and a little.
+        home: what all peers share; a broken session is kept for `resume_seconds` and a little.
         make_peer: makes the Peer of a new session.
         is_fenced: whether that life of a member was declared dead.
     """
@@ -49,13 +51,14 @@ class Acceptor:
         self,
         local: PeerInfo,
         security: Security,
-        options: AgentOptions,
-        make_peer: Callable[[PeerInfo], Peer],
+        home: Home,
+        make_peer: Callable[[PeerInfo, Segments], Peer],
         is_fenced: Callable[[str, int], bool],
     ) -> None:
         self._local = local
         self._security = security
-        self._options = options
+        self._home = home
+        self._options = home.options
         self._make_peer = make_peer
         self._is_fenced = is_fenced
         self._sessions: dict[bytes, Accepted] = {}
@@ -63,7 +66,10 @@ class Acceptor:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The generic handler to add to a server; bytes go through unparsed."""
-        methods: dict[str, Any] = {"Connect": grpc.stream_stream_rpc_method_handler(self.connect)}
+        methods: dict[str, Any] = {
+            "Connect": grpc.stream_stream_rpc_method_handler(self.connect),
+            "Stripe": grpc.stream_stream_rpc_method_handler(self.stripe),
+        }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def close(self) -> None:
@@ -87,18 +93,47 @@ class Acceptor:
             hello = await self._hello(context)
             session = self._session(hello, context)
             link = self._attach(session, hello, context)
+            welcome = Welcome(sender=handshake.identity_of(self._local), state=session.peer.state())
         except PsfError as error:
             await context.write(handshake.refusal(error))
             return
         try:
+            await context.write(handshake.welcome_message(welcome))
             await self._serve(session.peer, link, context)
         finally:
             if session.peer.detach(link) and session.peer.lost is None:
                 self._expect_resume(session)
 
+    async def stripe(self, _: object, context: Any) -> None:
+        """CallService.Stripe: serves one stream of the striped lane to its end."""
+        try:
+            session = await self._stripe_session(context)
+        except PsfError as refused:
+            await abort(context, refused)
+        error = await session.peer.bulk.run_stripe(context)
+        if isinstance(error, WireError):
+            session.peer.fail("refused", f"{session.peer.info.name} broke the protocol: {error}")
+            await abort(context, error)
+
+    async def _stripe_session(self, context: Any) -> Accepted:
+        self._security.check_token(context.invocation_metadata() or ())
+        try:
+            async with asyncio.timeout(self._options.handshake_seconds):
+                message = await context.read()
+        except TimeoutError:
+            raise WireError("no first chunk came") from None
+        if not isinstance(message, bytes):
+            raise WireError("a stripe must begin with a chunk that names its session")
+        chunk, _ = codec.decode(message, Chunk, max_header=256)
+        session = self._sessions.get(chunk.session)
+        if session is None or session.connection != chunk.connection:
+            raise WireError("a stripe of a session or connection that does not exist")
+        holder = identity(context)
+        if holder is not None:
+            check_claim(holder, session.peer.info.role, session.peer.info.name)
+        return session
+
     async def _serve(self, peer: Peer, link: Link, context: Any) -> None:
-        welcome = Welcome(sender=handshake.identity_of(self._local), state=peer.state())
-        await context.write(handshake.welcome_message(welcome))
         error = await link.pump()
         if isinstance(error, WireError):
             peer.fail("refused", f"{peer.info.name} broke the protocol: {error}")
@@ -130,7 +165,8 @@ class Acceptor:
                     may_have_run=hello.resumed,
                 )
             holder = identity(context)
-            peer = self._make_peer(handshake.info_of(hello.sender, holder.uri if holder else None))
+            info = handshake.info_of(hello.sender, holder.uri if holder else None)
+            peer = self._make_peer(info, Segments(self._options.segment_bytes))
             session = self._sessions[hello.session] = Accepted(peer)
         elif session.peer.info.name != hello.sender.name or session.peer.info.role != hello.sender.role:
             raise WireError("the session belongs to another member")
@@ -144,7 +180,7 @@ class Acceptor:
             session.expiry.cancel()
             session.expiry = None
         link = session.peer.new_link(context)
-        session.peer.attach(hello.state, link)
+        session.peer.attach(hello.state, link, session.peer.ask_for_stripes)
         return link
 
     def _expect_resume(self, session: Accepted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Self
 
 import grpc
 
-from psframework.errors import ArgumentError, PeerLost
+from psframework.errors import ArgumentError, ConfigurationError, PeerLost, WireError
 from psframework.rpc.accept import Acceptor
 from psframework.rpc.adapter import unary_handler
 from psframework.rpc.call import PeerInfo
@@ -18,9 +19,16 @@ from psframework.rpc.deadline import Deadline
 from psframework.rpc.dial import Dialer, Target
 from psframework.rpc.frames import Identity
 from psframework.rpc.limits import AgentOptions
-from psframework.rpc.peer import Peer
+from psframework.rpc.peer import Home, Peer
 from psframework.rpc.security import Security
+from psframework.rpc.segments import Segments
 from psframework.rpc.service import MethodTable, Service
+from psframework.wire import shm
+from psframework.wire.lanes import Lane
+from psframework.wire.segment_server import SegmentServer
+from psframework.wire.shm import Segment
+
+log = logging.getLogger("psframework.rpc")
 
 REMEMBERED_DEAD = 4096
 
@@ -47,12 +55,14 @@ class Agent:
         self.options = options or AgentOptions()
         self._security = security
         self._services = list(services)
-        self._methods = MethodTable(services)
+        self._home = Home(self.options, MethodTable(services))
         self._peers: list[Peer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: dict[str, asyncio.Lock] = {}
         self._dead: deque[tuple[str, int]] = deque(maxlen=REMEMBERED_DEAD)
-        self._acceptor = Acceptor(identity, security, self.options, self._new_peer, self._is_fenced)
+        self._acceptor = Acceptor(identity, security, self._home, self._new_peer, self._is_fenced)
+        self._keys: dict[bytes, Peer] = {}
+        self._segment_server: SegmentServer | None = None
         self._closed = False
 
     @property
@@ -62,7 +72,7 @@ class Agent:
 
     def mount(self, service: Service) -> None:
         """Adds a service; ArgumentError if one of its paths is taken."""
-        self._methods.add(service)
+        self._home.methods.add(service)
         self._services.append(service)
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
@@ -109,7 +119,9 @@ class Agent:
             if peer is not None and peer.info.role == role:
                 return peer
             expected = Identity(name=name, role=role, incarnation=incarnation or 0)
-            return await self._dial(Target(tuple(addresses), expected), deadline)
+            peer = await self._dial(Target(tuple(addresses), expected), deadline)
+            await peer.prove_shared_memory()
+            return peer
 
     def lost(self, name: str, incarnation: int, reason: str = "lease") -> None:
         """Membership says that this life of a member is over: its calls fail now, and it may not return."""
@@ -126,8 +138,18 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._segment_server is not None:
+            server, self._segment_server = self._segment_server, None
+            await server.__aexit__(None, None, None)
 
     async def __aenter__(self) -> Self:
+        if Lane.SHM in self.options.lanes and shm.available():
+            server = SegmentServer(self.options.segment_directory, self._receive_segment)
+            try:
+                self._segment_server = await server.__aenter__()
+                self._home.segment_path = server.path
+            except ConfigurationError as error:
+                log.warning("no shared memory with peers: %s", error)
         return self
 
     async def __aexit__(
@@ -136,7 +158,7 @@ class Agent:
         await self.close()
 
     async def _dial(self, target: Target, deadline: Deadline) -> Peer:
-        dialer = Dialer(target, self.identity, self._security, self.options, self._new_peer)
+        dialer = Dialer(target, self.identity, self._security, self._home, self._new_peer)
         opened: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(dialer.run(opened, deadline), name=f"psf-session-{target.expected.name}")
         self._tasks.add(task)
@@ -147,15 +169,27 @@ class Agent:
             task.cancel()
             raise
 
-    def _new_peer(self, info: PeerInfo) -> Peer:
-        peer = Peer(info, self._methods, self.options, self._forget)
+    def _new_peer(self, info: PeerInfo, segments: Segments) -> Peer:
+        peer = Peer(info, self._home, segments, self._forget)
         self._peers.append(peer)
+        self._keys[segments.key] = peer
+        if self._segment_server is not None:
+            self._segment_server.expect(segments.key)
         return peer
+
+    def _receive_segment(self, key: bytes, number: int, segment: Segment) -> None:
+        peer = self._keys.get(key)
+        if peer is None:
+            raise WireError("no session with this key")
+        peer.receive_segment(number, segment)
 
     def _forget(self, peer: Peer) -> None:
         if peer in self._peers:
             self._peers.remove(peer)
         self._acceptor.forget(peer)
+        self._keys.pop(peer.segments.key, None)
+        if self._segment_server is not None:
+            self._segment_server.forget(peer.segments.key)
 
     def _is_fenced(self, name: str, incarnation: int) -> bool:
         return (name, incarnation) in self._dead

@@ -91,6 +91,11 @@ class Incoming:
             raise ArgumentError("some parts of this payload were already consumed by parts()")
         return [view for view in views if view is not None]
 
+    async def arrived(self) -> None:
+        """Waits until all parts are here, without taking them."""
+        while len(self._ready) < self._left:
+            await self._wait()
+
     def whole_now(self) -> list[memoryview] | None:
         """All parts if they are here already (always so on the inline and shared-memory lanes), else None."""
         if len(self._ready) < len(self.sizes):

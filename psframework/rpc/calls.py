@@ -3,64 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from psframework.errors import DeadlineExceeded, PeerLost, PsfError, WireError
 from psframework.rpc import frames
+from psframework.rpc.bulk import Bulk
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.frames import Frame
+from psframework.rpc.payload import NOTHING, Outgoing, Sender
+from psframework.rpc.segments import Segments, lend
 from psframework.rpc.status import detail_to_error
 from psframework.rpc.stream import Port
 from psframework.rpc.timers import Alarms
-from psframework.wire.memory import Buffer
 
 M = TypeVar("M", bound=Message)
 OnPart = Callable[[int, memoryview], None]
-Reply = tuple[M, list[memoryview]]
-
-
-@dataclass(slots=True)
-class Outgoing:
-    """A payload on its way out, lane chosen.
-
-    Args:
-        lane: number of the lane; 0 without payload.
-        sizes: lengths of the parts in bytes.
-        parts: the parts themselves.
-    """
-
-    lane: int = frames.NO_LANE
-    sizes: Sequence[int] = ()
-    parts: Sequence[Buffer] = ()
-
-    def fill(self, frame: Frame) -> None:
-        """Writes what the frame must say about the payload."""
-        if self.lane:
-            frame.lane = self.lane  # type: ignore[assignment]
-            frame.sizes.extend(self.sizes)
-            if self.lane == frames.INLINE:
-                frame.parts.extend(bytes(part) for part in self.parts)
-
-
-NOTHING = Outgoing()
 
 
 class Pending:
     """One call that waits for its reply."""
 
-    __slots__ = ("call", "future", "method", "number", "on_part", "response_type", "tick")
+    __slots__ = ("call", "cost", "future", "method", "number", "on_part", "payload", "response_type", "tick")
 
-    def __init__(self, call: int, method: str, response_type: type[Message], on_part: OnPart | None) -> None:
-        self.call = call
+    def __init__(
+        self, method: str, response_type: type[Message], payload: Outgoing, on_part: OnPart | None
+    ) -> None:
         self.method = method
         self.response_type = response_type
+        self.payload = payload
         self.on_part = on_part
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.call = 0
         self.number = 0  # of the frame; 0 while it waits for the window
+        self.cost = 0  # of the reply, while its payload arrives
         self.tick = 0
 
     def wanted(self) -> bool:
@@ -76,12 +55,20 @@ class Calls:
 
     Args:
         port: the way out.
+        bulk: the striped lane.
+        segments: the shared-memory lane.
+        sender: counts what leaves.
         peer: name of the other end, for messages.
         max_payload: largest reply payload accepted, in bytes.
     """
 
-    def __init__(self, port: Port, peer: str, max_payload: int) -> None:
+    def __init__(
+        self, port: Port, bulk: Bulk, segments: Segments, sender: Sender, *, peer: str, max_payload: int
+    ) -> None:
         self._port = port
+        self._bulk = bulk
+        self._segments = segments
+        self._sender = sender
         self._peer = peer
         self._max_payload = max_payload
         self._pending: dict[int, Pending] = {}
@@ -91,55 +78,54 @@ class Calls:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def start(
-        self,
-        method: str,
-        header: bytes,
-        response_type: type[Message],
-        *,
-        payload: Outgoing = NOTHING,
-        deadline: Deadline,
-        on_part: OnPart | None = None,
-    ) -> Pending:
-        """Makes a call; its future has (response, parts), or raises."""
+    def awaits(self, call: int) -> bool:
+        """Whether the reply of a call may still come."""
+        return call in self._pending
+
+    def start(self, pending: Pending, header: bytes, deadline: Deadline) -> None:
+        """Makes a call; its future will have (response, parts), or raise."""
         self._last += 1
-        pending = Pending(self._last, method, response_type, on_part)
+        pending.call = self._last
         self._pending[pending.call] = pending
         pending.tick = self._alarms.add(pending.call, deadline)
+        payload = pending.payload
         cost = frames.cost(header, payload.lane, payload.sizes)
-        self._port.when_admitted(cost, pending.wanted, lambda: self._send(pending, header, payload, deadline))
-        return pending
+        self._port.when_admitted(cost, pending.wanted, lambda: self._send(pending, header, deadline))
 
     def cancel(self, pending: Pending) -> None:
-        """Nobody waits for this call any more: tells the other end."""
-        self._alarms.discard(pending.call, pending.tick)
-        if pending.number:
-            if pending.call in self._pending:
-                self._port.post(Frame(kind=frames.CANCEL, call=pending.call))  # type: ignore[arg-type]
-        else:
-            self._pending.pop(pending.call, None)
+        """Nobody waits for this call any more: tells the other end, if it has not answered."""
         pending.future.cancel()
+        self._alarms.discard(pending.call, pending.tick)
+        if pending.call not in self._pending:
+            return
+        if pending.cost:
+            self._finish(pending)
+        elif pending.number:
+            self._port.post(Frame(kind=frames.CANCEL, call=pending.call))  # type: ignore[arg-type]
+        else:
+            del self._pending[pending.call]
+            pending.payload.free()
 
     def reply(self, frame: Frame) -> None:
-        """Takes a reply; WireError if no such call was made or its payload can't be right."""
-        pending = self._pending.pop(frame.call, None)
-        if pending is None:
+        """Takes a reply. WireError if no such call was made; a wrong payload fails only its call."""
+        pending = self._pending.get(frame.call)
+        if pending is None or pending.cost or not pending.number:
             raise WireError(f"a reply to call {frame.call}, which was not made or has been answered")
-        self._alarms.discard(pending.call, pending.tick)
-        header = frame.header
-        lane = frame.lane
-        self._port.session.consumed += frames.cost(header, lane, frame.sizes if lane else ())
-        future = pending.future
-        if future.done():
-            return
-        if not header and frame.HasField("error"):
-            future.set_exception(detail_to_error(frame.error))
-            return
-        try:
-            parts = self._inline_parts(frame, pending) if lane else []
-            future.set_result((pending.response_type.FromString(header), parts))
-        except (DecodeError, PsfError) as error:
-            future.set_exception(WireError(f"{self._peer} answered {pending.method} wrongly: {error}"))
+        header, lane = frame.header, frame.lane
+        cost = frames.cost(header, lane, frame.sizes if lane else ())
+        if lane <= frames.INLINE:
+            self._port.session.consumed += cost
+            self._settle(pending)
+            self._reply_now(pending, frame, header, lane)
+        else:
+            pending.cost = cost
+            self._reply_bulk(pending, frame, header, lane)
+
+    def abort(self, frame: Frame) -> None:
+        """The payload of a reply will not be completed."""
+        pending = self._pending.get(frame.call)
+        if pending is not None and pending.cost:
+            self._refuse(pending, detail_to_error(frame.error))
 
     def fail(self, reason: str, message: str) -> None:
         """The peer is lost: every call ends with PeerLost, which says whether it may have run."""
@@ -154,23 +140,130 @@ class Calls:
                     PeerLost(message, peer=self._peer, reason=reason, may_have_run=may_have_run)
                 )
 
-    def _send(self, pending: Pending, header: bytes, payload: Outgoing, deadline: Deadline) -> None:
+    def _send(self, pending: Pending, header: bytes, deadline: Deadline) -> None:
         frame = Frame(kind=frames.REQUEST, call=pending.call, method=pending.method, header=header)  # type: ignore[arg-type]
         left = deadline.seconds()
         if left is not None:
             frame.timeout_us = int(left * 1e6) + 1
-        if payload.lane:
-            payload.fill(frame)
+        payload = pending.payload
+        if payload is NOTHING:
+            pending.number = self._port.post(frame)
+            return
+        payload.fill(frame)
         pending.number = self._port.post(frame)
+        self._sender.count(payload)
+        if payload.lane == frames.STRIPED:
+            self._bulk.send((pending.call, False), pending.number, payload.sizes, payload.parts)
+
+    # Replies
+
+    def _settle(self, pending: Pending) -> None:
+        """The call is over for the other end, so its request needs to be kept no longer."""
+        del self._pending[pending.call]
+        self._alarms.discard(pending.call, pending.tick)
+        payload = pending.payload
+        if payload is not NOTHING:
+            if payload.lane == frames.STRIPED:
+                self._bulk.drop((pending.call, False))
+            payload.free()
+
+    def _reply_now(self, pending: Pending, frame: Frame, header: bytes, lane: int) -> None:
+        future = pending.future
+        if future.done():
+            return
+        if not header and frame.HasField("error"):
+            future.set_exception(detail_to_error(frame.error))
+            return
+        try:
+            response = pending.response_type.FromString(header)
+            parts = self._inline_parts(frame, pending) if lane else []
+            future.set_result((response, parts))
+        except (DecodeError, PsfError) as error:
+            future.set_exception(WireError(f"{self._peer} answered {pending.method} wrongly: {error}"))
+        except Exception as error:  # of `on_part`
+            future.set_exception(error)
 
     def _inline_parts(self, frame: Frame, pending: Pending) -> list[memoryview]:
-        frames.check_payload(frame, self._port.lanes, self._max_payload)
+        frames.check_payload(frame, self._port.agreed, self._max_payload)
+        self._port.stats.add_received(frames.LANES[frames.INLINE], sum(frame.sizes))
         parts = [memoryview(part) for part in frame.parts]
         if pending.on_part is None:
             return parts
         for index, part in enumerate(parts):
             pending.on_part(index, part)
         return []
+
+    def _reply_bulk(self, pending: Pending, frame: Frame, header: bytes, lane: int) -> None:
+        if pending.future.done():
+            self._finish(pending)
+            return
+        try:
+            response = pending.response_type.FromString(header)
+            frames.check_payload(frame, self._port.agreed, self._max_payload)
+            self._port.stats.add_received(frames.LANES[lane], sum(frame.sizes))
+            if lane == frames.SHM:
+                self._reply_shared(pending, frame, response)
+            else:
+                self._expect(pending, list(frame.sizes), response)
+        except (DecodeError, PsfError) as error:
+            self._refuse(pending, WireError(f"{self._peer} answered {pending.method} wrongly: {error}"))
+        except Exception as error:  # of `on_part`
+            self._refuse(pending, error)
+
+    def _reply_shared(self, pending: Pending, frame: Frame, response: Message) -> None:
+        views = self._segments.views(frame.segment, frame.offsets, frame.sizes)
+        if pending.on_part is not None:
+            for index, view in enumerate(views):
+                pending.on_part(index, view)
+            self._finish(pending)
+            pending.future.set_result((response, []))
+            return
+        loop, call = asyncio.get_running_loop(), pending.call
+
+        def released() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: so is the session
+                loop.call_soon_threadsafe(self._release, call)
+
+        self._port.session.consumed += pending.cost
+        self._settle(pending)
+        pending.future.set_result((response, lend(views, released)))
+
+    def _expect(self, pending: Pending, sizes: list[int], response: Message) -> None:
+        parts = [memoryview(b"")] * len(sizes)
+        future, on_part = pending.future, pending.on_part
+
+        def feed(index: int, view: memoryview) -> None:
+            if on_part is None:
+                parts[index] = view
+            elif not future.done():
+                try:
+                    on_part(index, view)
+                except Exception as error:
+                    self._refuse(pending, error)
+
+        def done() -> None:
+            if pending.call in self._pending:
+                self._finish(pending)
+            if not future.done():
+                future.set_result((response, parts if on_part is None else []))
+
+        self._bulk.expect((pending.call, True), sizes, feed, done)
+
+    def _refuse(self, pending: Pending, error: Exception) -> None:
+        if not pending.future.done():
+            pending.future.set_exception(error)
+        if pending.call in self._pending:
+            self._finish(pending)
+
+    def _finish(self, pending: Pending) -> None:
+        """The payload of the reply has come, or is not wanted any more."""
+        self._port.session.consumed += pending.cost
+        self._settle(pending)
+        self._bulk.forget((pending.call, True))
+        self._release(pending.call)
+
+    def _release(self, call: int) -> None:
+        self._port.post(Frame(kind=frames.RELEASE, call=call))  # type: ignore[arg-type]
 
     def _expire(self, call: int) -> None:
         pending = self._pending.get(call)

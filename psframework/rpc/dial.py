@@ -12,17 +12,19 @@ from typing import Any
 import grpc
 
 from psframework.errors import DeadlineExceeded, PeerLost, PsfError, WireError
+from psframework.proto.v1.call_pb2 import Chunk
 from psframework.rpc import frames, handshake
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.frames import Hello, Identity, Welcome
-from psframework.rpc.limits import AgentOptions
-from psframework.rpc.peer import Peer
+from psframework.rpc.peer import Home, Peer
 from psframework.rpc.security import Security
+from psframework.rpc.segments import Segments
 from psframework.rpc.status import from_rpc_error
-from psframework.rpc.stream import close_quietly
+from psframework.rpc.stream import Link, close_quietly
 
 CONNECT = "/psframework.proto.v1.CallService/Connect"
+STRIPE = "/psframework.proto.v1.CallService/Stripe"
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 
 
@@ -82,7 +84,7 @@ class Dialer:
         target: whom to dial.
         local: who this process is.
         security: what the channels are made with.
-        options: limits; `resume_seconds` bounds redialling.
+        home: what all peers share; its `resume_seconds` bound redialling.
         make_peer: makes the Peer once it is known who answered.
     """
 
@@ -91,13 +93,16 @@ class Dialer:
         target: Target,
         local: PeerInfo,
         security: Security,
-        options: AgentOptions,
-        make_peer: Callable[[PeerInfo], Peer],
+        home: Home,
+        make_peer: Callable[[PeerInfo, Segments], Peer],
     ) -> None:
         self._target = target
         self._local = local
         self._security = security
-        self._options = options
+        self._home = home
+        self._options = home.options
+        self._segments = Segments(home.options.segment_bytes)
+        self._stripes: set[asyncio.Task[None]] = set()
         self._make_peer = make_peer
         self._session = os.urandom(handshake.SESSION_BYTES)
         self._attempts = 0
@@ -115,19 +120,19 @@ class Dialer:
             opened.cancel()
             raise
         try:
-            peer = self._peer = self._make_peer(handshake.info_of(connection.welcome.sender))
-            if not opened.done():
-                opened.set_result(peer)
-            await self._keep(peer, connection)
+            info = handshake.info_of(connection.welcome.sender)
+            peer = self._peer = self._make_peer(info, self._segments)
+            await self._keep(peer, connection, opened)
         finally:
             if self._peer is not None:
                 self._peer.fail("closed", f"the connection to {self._peer.info.name} was closed here")
 
-    async def _keep(self, peer: Peer, connection: Connection) -> None:
+    async def _keep(self, peer: Peer, connection: Connection, opened: asyncio.Future[Peer]) -> None:
         while True:
             try:
-                error = await self._pump(peer, connection)
+                error = await self._pump(peer, connection, opened)
             finally:
+                await self._close_stripes()
                 await connection.close()
             if peer.lost:
                 return
@@ -140,15 +145,42 @@ class Dialer:
                 peer.fail(reason, f"lost {peer.info.name} (incarnation {peer.info.incarnation}): {failure}")
                 return
 
-    async def _pump(self, peer: Peer, connection: Connection) -> BaseException | None:
+    async def _pump(
+        self, peer: Peer, connection: Connection, opened: asyncio.Future[Peer]
+    ) -> BaseException | None:
         link = peer.new_link(connection.stream)
         try:
-            peer.attach(connection.welcome.state, link)
+            peer.attach(connection.welcome.state, link, lambda: self._open_stripes(peer, link, connection))
+            if not opened.done():
+                opened.set_result(peer)
             return await link.pump()
         except WireError as error:
             return error
         finally:
             peer.detach(link)
+
+    def _open_stripes(self, peer: Peer, link: Link, connection: Connection) -> None:
+        attempt = self._attempts
+        for _ in range(self._options.stripes):
+            task = asyncio.create_task(self._stripe(peer, link, connection, attempt), name="psf-stripe")
+            self._stripes.add(task)
+
+    async def _stripe(self, peer: Peer, link: Link, connection: Connection, attempt: int) -> None:
+        stream: Any = connection.channel.stream_stream(STRIPE)()
+        try:
+            await stream.write(Chunk(session=self._session, connection=attempt).SerializeToString())
+            error = await peer.bulk.run_stripe(stream)
+            if isinstance(error, WireError):
+                peer.fail("refused", f"{peer.info.name} broke the protocol: {error}")
+        finally:
+            stream.cancel()
+            link.close()  # chunks may be lost with a stripe: the whole connection is made anew
+
+    async def _close_stripes(self) -> None:
+        stripes, self._stripes = self._stripes, set()
+        for task in stripes:
+            task.cancel()
+        await asyncio.gather(*stripes, return_exceptions=True)
 
     async def _dial(self, deadline: Deadline) -> Connection:
         pause = FIRST_PAUSE
@@ -195,7 +227,10 @@ class Dialer:
     def _hello(self) -> Hello:
         self._attempts += 1
         peer = self._peer
-        state = peer.state() if peer else handshake.link_state(self._options)
+        if peer:
+            state = peer.state()
+        else:
+            state = handshake.link_state(self._options, self._home.segment_path, self._segments.key)
         expected = handshake.identity_of(peer.info) if peer else self._target.expected
         return Hello(
             protocol=frames.PROTOCOL,

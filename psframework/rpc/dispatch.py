@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError, Message
 
 from psframework.errors import DeadlineExceeded, PsfError, WireError
 from psframework.rpc import frames
+from psframework.rpc.bulk import Bulk
 from psframework.rpc.call import NO_PAYLOAD, Call, Incoming
-from psframework.rpc.calls import Outgoing
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.frames import Frame
 from psframework.rpc.identity import authorize
+from psframework.rpc.replies import Replies
+from psframework.rpc.segments import Segments
 from psframework.rpc.service import Handler, MethodTable
-from psframework.rpc.status import error_to_detail
 from psframework.rpc.stream import Port
 from psframework.rpc.timers import Alarms
 
@@ -27,28 +28,45 @@ if TYPE_CHECKING:
 class Running:
     """One call that runs here."""
 
-    __slots__ = ("call", "cost", "expired", "task", "tick")
+    __slots__ = ("cost", "lane", "number", "payload", "task", "tick")
 
-    def __init__(self, call: int, cost: int) -> None:
-        self.call = call
+    def __init__(self, number: int, cost: int, lane: int) -> None:
+        self.number = number
         self.cost = cost
+        self.lane = lane
+        self.payload = NO_PAYLOAD
         self.task: asyncio.Task[None] | None = None
         self.tick = 0
-        self.expired = False
 
 
 class Dispatcher:
     """Incoming calls of one session, by the caller's ids.
 
     Args:
-        port: the way out, for replies.
+        port: counts what is consumed.
+        bulk: the striped lane.
+        segments: the shared-memory lane.
+        replies: the way back.
         methods: what may be called.
         peer: the other end, for handlers that call back.
         max_payload: largest request payload accepted, in bytes.
     """
 
-    def __init__(self, port: Port, methods: MethodTable, peer: Peer, max_payload: int) -> None:
+    def __init__(
+        self,
+        port: Port,
+        bulk: Bulk,
+        segments: Segments,
+        replies: Replies,
+        *,
+        methods: MethodTable,
+        peer: Peer,
+        max_payload: int,
+    ) -> None:
         self._port = port
+        self._bulk = bulk
+        self._segments = segments
+        self._replies = replies
         self._methods = methods
         self._peer = peer
         self._max_payload = max_payload
@@ -59,6 +77,11 @@ class Dispatcher:
     def __len__(self) -> int:
         return len(self._running)
 
+    @property
+    def last(self) -> int:
+        """The highest id seen."""
+        return self._last
+
     def request(self, frame: Frame) -> None:
         """Starts a call; whatever is wrong with it is its reply. WireError only for ids out of order."""
         number = frame.call
@@ -66,33 +89,41 @@ class Dispatcher:
             raise WireError(f"call {number} after call {self._last}: ids must grow")
         self._last = number
         header, lane = frame.header, frame.lane
-        running = Running(number, frames.cost(header, lane, frame.sizes if lane else ()))
+        running = Running(number, frames.cost(header, lane, frame.sizes if lane else ()), lane)
         try:
             method, inline = self._methods.find(frame.method)
             if method.roles:
                 authorize(self._peer.info, method.roles, frame.method)
             message = method.request_type.FromString(header)
-            call = self._call(frame, lane)
+            call = self._call(running, frame, lane)
         except DecodeError:
             self._fail(running, WireError(f"the header of {frame.method[:200]!r} is not its request message"))
         except PsfError as error:
             self._fail(running, error)
         else:
-            if inline:
-                self._run_inline(running, method.handler, message, call)
-            else:
+            if not inline:
                 self._start(running, method.handler, message, call)
+            elif lane == frames.STRIPED:
+                self._start(running, _late(method.handler), message, call)
+            else:
+                self._run_inline(running, method.handler, message, call)
 
-    def cancel(self, call: int) -> None:
+    def cancel(self, number: int) -> None:
         """The caller no longer wants the reply. Nothing happens if it is on its way already."""
-        running = self._running.get(call)
+        running = self._running.get(number)
         if running is not None and running.task is not None:
             running.task.cancel()
 
-    def close(self) -> None:
-        """The caller is lost: cancels all that runs for it."""
+    def release(self, number: int) -> None:
+        """The caller needs the payload of a reply no more."""
+        self._replies.release(number)
+        self.cancel(number)
+
+    def close(self, error: PsfError) -> None:
+        """The caller is lost: ends all that runs for it."""
         self._alarms.close()
         for running in list(self._running.values()):
+            running.payload.fail(error)
             if running.task is not None:
                 running.task.cancel()
 
@@ -101,80 +132,102 @@ class Dispatcher:
         while tasks := [each.task for each in self._running.values() if each.task is not None]:
             await asyncio.wait(tasks)
 
-    def _call(self, frame: Frame, lane: int) -> Call:
-        payload = NO_PAYLOAD
+    def _call(self, running: Running, frame: Frame, lane: int) -> Call:
         if lane or frame.sizes:
-            frames.check_payload(frame, self._port.lanes, self._max_payload)
-            payload = Incoming(frame.sizes, [memoryview(part) for part in frame.parts])
+            running.payload = self._payload(frame, lane)
         left = frame.timeout_us
         deadline = Deadline.after(left * 1e-6) if left else Deadline.NEVER
         peer = self._peer
-        return Call(peer.info, deadline, payload, caller=peer, segment=peer.segment)
+        return Call(peer.info, deadline, running.payload, caller=peer, segment=self._segments.get)
+
+    def _payload(self, frame: Frame, lane: int) -> Incoming:
+        frames.check_payload(frame, self._port.agreed, self._max_payload)
+        sizes = list(frame.sizes)
+        self._port.stats.add_received(frames.LANES[lane], sum(sizes))
+        if lane == frames.INLINE:
+            return Incoming(sizes, [memoryview(part) for part in frame.parts])
+        if lane == frames.SHM:
+            return Incoming(sizes, self._segments.views(frame.segment, frame.offsets, sizes))
+        payload = Incoming(sizes)
+        self._bulk.expect((frame.call, False), sizes, payload.feed, _nothing)
+        return payload
 
     def _run_inline(self, running: Running, handler: Handler, message: Message, call: Call) -> None:
         try:
             response = handler(message, call)
-            if not isinstance(response, Message):  # a callable that hides an async function
-                self._start(running, _Awaited(response), message, call)
-                return
         except Exception as error:
             self._fail(running, error)
+            return
+        if not isinstance(response, Message):  # a callable that hides an async function
+            self._start(running, _awaited(response), message, call)
+        elif not call.reply_sizes:
+            self._port.session.consumed += running.cost
+            self._replies.plain(running.number, response)
         else:
-            self._reply(running, response, call)
+            self._start(running, _finished(response), message, call)
 
     def _start(self, running: Running, handler: Handler, message: Message, call: Call) -> None:
-        self._running[running.call] = running
-        running.tick = self._alarms.add(running.call, call.deadline)
+        self._running[running.number] = running
+        running.tick = self._alarms.add(running.number, call.deadline)
         running.task = asyncio.get_running_loop().create_task(self._run(running, handler, message, call))
 
     async def _run(self, running: Running, handler: Handler, message: Message, call: Call) -> None:
         try:
             response = await handler(message, call)  # type: ignore[misc]
+            if call.reply_sizes:
+                # A caller frees shared memory when the reply comes, so nothing may read it after that.
+                stream = isinstance(call.reply, AsyncIterator) and running.lane != frames.SHM
+                await self._replies.bulk(running.number, response, call, stream=stream)
+            else:
+                self._replies.plain(running.number, response)
         except asyncio.CancelledError:
-            self._fail(running, DeadlineExceeded("cancelled: the deadline passed, or the caller gave up"))
+            text = "cancelled: the deadline passed, or the caller gave up"
+            self._replies.error(running.number, DeadlineExceeded(text))
             raise
         except Exception as error:
-            self._fail(running, error)
-        else:
-            self._reply(running, response, call)
+            self._replies.error(running.number, error)
         finally:
-            self._running.pop(running.call, None)
-            self._alarms.discard(running.call, running.tick)
+            self._end(running)
 
-    def _reply(self, running: Running, response: Message, call: Call) -> None:
-        try:
-            header = response.SerializeToString()
-            payload = self._payload(call) if call.reply else None
-        except Exception as error:
-            self._fail(running, error)
-            return
-        frame = Frame(kind=frames.REPLY, call=running.call, header=header)  # type: ignore[arg-type]
-        if payload is not None:
-            payload.fill(frame)
-        self._post(running, frame)
+    def _fail(self, running: Running, error: Exception) -> None:
+        self._replies.error(running.number, error)
+        self._end(running)
 
-    def _payload(self, call: Call) -> Outgoing:
-        assert not hasattr(call.reply, "__anext__")
-        return Outgoing(frames.INLINE, call.reply_sizes, call.reply)
-
-    def _fail(self, running: Running, error: BaseException) -> None:
-        self._post(running, Frame(kind=frames.REPLY, call=running.call, error=error_to_detail(error)))  # type: ignore[arg-type]
-
-    def _post(self, running: Running, frame: Frame) -> None:
-        cost = frames.cost(frame.header, frame.lane, frame.sizes)
+    def _end(self, running: Running) -> None:
         self._port.session.consumed += running.cost
-        self._port.when_admitted(cost, _always, lambda: self._port.post(frame))  # type: ignore[arg-type]
+        if running.lane == frames.STRIPED:
+            self._bulk.forget((running.number, False))
+        if self._running.pop(running.number, None) is not None:
+            self._alarms.discard(running.number, running.tick)
+        link = self._port.link
+        if link is not None:
+            link.wake()
 
 
-def _always() -> bool:
-    return True
+def _late(handler: Handler) -> Handler:
+    """A plain handler for a payload that is still arriving: runs once all of it is there."""
+
+    async def run(message: Message, call: Call) -> Message:
+        await call.payload.arrived()
+        response = handler(message, call)
+        return response if isinstance(response, Message) else await response
+
+    return run
 
 
-class _Awaited:
-    """A handler whose coroutine exists already."""
+def _awaited(started: Awaitable[Message]) -> Handler:
+    async def run(_: Message, __: Call) -> Message:
+        return await started
 
-    def __init__(self, started: Awaitable[Message]) -> None:
-        self._started = started
+    return run
 
-    def __call__(self, request: object, call: Call) -> Awaitable[Message]:
-        return self._started
+
+def _finished(response: Message) -> Handler:
+    async def run(_: Message, __: Call) -> Message:
+        return response
+
+    return run
+
+
+def _nothing() -> None:
+    pass

@@ -103,13 +103,14 @@ def refusal(error: PsfError) -> bytes:
     return welcome_message(Welcome(refused=error_to_detail(error)))
 
 
-def link_state(options: AgentOptions, *, received: int = 0, consumed: int = 0) -> LinkState:
-    """What a side offers, and how far it has come in this session."""
+def link_state(options: AgentOptions, segment_path: str, segment_key: bytes) -> LinkState:
+    """What a side offers; a resumed session adds how far it has come."""
+    lanes = options.lanes if segment_path else options.lanes - {Lane.SHM}
     return LinkState(
-        received=received,
-        consumed=consumed,
         window=options.window_bytes,
-        lanes=[frames.NUMBERS[lane] for lane in sorted(options.lanes, key=lambda lane: lane.value)],
+        lanes=[frames.NUMBERS[lane] for lane in sorted(lanes, key=lambda lane: lane.value)],
+        segment_path=segment_path,
+        segment_key=segment_key if segment_path else b"",
     )
 
 

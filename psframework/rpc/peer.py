@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from psframework.errors import ArgumentError, DeadlineExceeded, PeerLost, WireError
+from psframework.errors import ArgumentError, ConfigurationError, DeadlineExceeded, PeerLost, WireError
 from psframework.rpc import frames, handshake
+from psframework.rpc.bulk import Bulk
 from psframework.rpc.call import PeerInfo
-from psframework.rpc.calls import NOTHING, Calls, OnPart, Outgoing, Pending
+from psframework.rpc.calls import Calls, OnPart, Pending
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.dispatch import Dispatcher
 from psframework.rpc.frames import Frame, LinkState
 from psframework.rpc.limits import AgentOptions
+from psframework.rpc.payload import NOTHING, Outgoing, Sender, byte_views
+from psframework.rpc.replies import Replies
+from psframework.rpc.segments import Segments
 from psframework.rpc.service import MethodTable
 from psframework.rpc.session import Session
-from psframework.rpc.stream import Link, Port
+from psframework.rpc.stream import ByteStream, Link, Port
+from psframework.rpc.transfer import Key
 from psframework.wire.lanes import Lane, LaneStats
-from psframework.wire.memory import Buffer
+from psframework.wire.memory import Buffer, BufferPool
 from psframework.wire.shm import Segment
 
 M = TypeVar("M", bound=Message)
 GOODBYE_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Home:
+    """What all peers of one agent share.
+
+    Args:
+        options: this side's limits.
+        methods: what peers may call here.
+        pool: receive buffers.
+        segment_path: socket at which this process takes segments; "" if it takes none.
+    """
+
+    options: AgentOptions
+    methods: MethodTable
+    pool: BufferPool = field(default_factory=BufferPool)
+    segment_path: str = ""
 
 
 class Peer:
@@ -32,8 +56,8 @@ class Peer:
 
     Args:
         info: who it is.
-        methods: what it may call here.
-        options: this side's limits.
+        home: what this agent's peers share.
+        segments: the session's shared memory.
         on_lost: called once when the session has ended for good.
 
     Attributes:
@@ -41,14 +65,26 @@ class Peer:
     """
 
     def __init__(
-        self, info: PeerInfo, methods: MethodTable, options: AgentOptions, on_lost: Callable[[Peer], None]
+        self, info: PeerInfo, home: Home, segments: Segments, on_lost: Callable[[Peer], None]
     ) -> None:
         self.info = info
-        self._options = options
+        self.segments = segments
+        self._home = home
         self._on_lost = on_lost
-        self._port = Port(Session())
-        self._calls = Calls(self._port, info.name, options.max_payload_bytes)
-        self._dispatcher = Dispatcher(self._port, methods, self, options.max_payload_bytes)
+        limit = home.options.max_payload_bytes
+        self._port = port = Port(Session())
+        self.bulk = Bulk(self._may_come, limit, home.pool)
+        self._sender = Sender(port, segments)
+        self._calls = Calls(port, self.bulk, segments, self._sender, peer=info.name, max_payload=limit)
+        self._dispatcher = Dispatcher(
+            port,
+            self.bulk,
+            segments,
+            Replies(port, self.bulk, self._sender),
+            methods=home.methods,
+            peer=self,
+            max_payload=limit,
+        )
         self._lost: PeerLost | None = None
         self._ended = asyncio.Event()
 
@@ -58,7 +94,7 @@ class Peer:
 
     @property
     def lanes(self) -> frozenset[Lane]:
-        """The lanes that both ends agreed on."""
+        """The lanes that payloads to this peer may take."""
         return self._port.lanes
 
     @property
@@ -103,63 +139,104 @@ class Peer:
             PeerLost: the peer died; `.may_have_run` is False if the call surely did not start.
             PsfError: what the handler raised: its own class if it is one of ours, else RemoteError.
         """
-        pending = self._start(method, request, response_type, parts, deadline, on_part)
+        if self._lost is not None:
+            raise self._lost_again()
+        if deadline.expired:
+            raise DeadlineExceeded(f"the deadline passed before {method} was called")
+        header = request.SerializeToString()
+        if len(header) > frames.MAX_MESSAGE // 2:
+            raise ArgumentError(f"a request of {len(header)} bytes: pass bulk data as parts")
+        payload = await self._outgoing(parts, deadline) if parts else NOTHING
+        pending = Pending(method, response_type, payload, on_part)
+        self._calls.start(pending, header, deadline)
         try:
             return await pending.future  # type: ignore[no-any-return]
         except asyncio.CancelledError:
             self._calls.cancel(pending)
             raise
 
+    async def share(self, segment: Segment) -> int:
+        """Hands a shared segment to the peer; returns the id under which its handlers find it.
+
+        The segment stays shared for the session, also over broken connections.
+
+        Raises:
+            ConfigurationError: the shared-memory lane was not agreed on.
+            PeerLost, PermissionDenied, ResourceExhausted, WireError, DeadlineExceeded: the peer refused it.
+        """
+        if self._lost is not None:
+            raise self._lost_again()
+        if Lane.SHM not in self._port.agreed:
+            raise ConfigurationError(f"no shared memory with {self.info.name}: another host, or not allowed")
+        return await self.segments.share(segment)
+
     async def close(self) -> None:
         """Ends the session in order: the other side learns at once; calls still open end with PeerLost."""
         if self._lost is None:
             self._port.post(Frame(kind=frames.GOODBYE))  # type: ignore[arg-type]
-            try:
-                async with asyncio.timeout(GOODBYE_SECONDS):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS if self._port.link else 0):
                     await self._ended.wait()
-            except TimeoutError:
-                pass
             self.fail("closed", f"the connection to {self.info.name} was closed here")
-
-    def segment(self, segment_id: int) -> Segment:
-        """The segment that the peer shared under this id; WireError if it did not."""
-        raise WireError(f"{self.info.name} shared no segment {segment_id}")
 
     # For the agent
 
     def state(self) -> LinkState:
         """What the other side must know of this one when a connection begins."""
+        state = handshake.link_state(self._home.options, self._home.segment_path, self.segments.key)
         session = self._port.session
-        return handshake.link_state(self._options, received=session.received, consumed=session.consumed)
+        state.received, state.consumed = session.received, session.consumed
+        state.transfers.extend(self.bulk.states())
+        return state
 
-    def attach(self, state: LinkState, link: Link) -> None:
+    def attach(self, state: LinkState, link: Link, open_stripes: Callable[[], None]) -> None:
         """A connection begins; replaces the one before it. WireError if the two ends do not fit together."""
         self.detach(self._port.link)
-        session = self._port.session
-        session.set_window(state.window)
-        session.resume(state.received, state.consumed)
-        self._port.attach(link)
+        port = self._port
+        port.session.set_window(state.window)
+        port.session.resume(state.received, state.consumed)
+        self.bulk.resume(state.transfers, state.received)
+        self._agree(state)
+        port.attach(link)
+        self.bulk.attach(open_stripes)
 
     def detach(self, link: Link | None) -> bool:
         """A connection has ended. Returns whether it was the one in use."""
         if link is None or self._port.link is not link:
             return False
         link.close()
+        self.bulk.detach()
         self._port.attach(None)
         return True
 
-    def new_link(self, stream: object) -> Link:
+    def new_link(self, stream: ByteStream) -> Link:
         """A link over an open stream, for `attach`."""
-        return Link(stream, self._port, self.receive)  # type: ignore[arg-type]
+        return Link(stream, self._port, self.receive)
+
+    async def prove_shared_memory(self) -> None:
+        """Finds out whether both ends are on one host, if both offered the lane."""
+        if Lane.SHM in self._port.agreed and await self.segments.prove():
+            self._port.lanes = self._port.agreed
+
+    def receive_segment(self, number: int, segment: Segment) -> None:
+        """The peer handed a segment over. WireError refuses it."""
+        if Lane.SHM not in self._port.agreed:
+            raise WireError("the shared-memory lane was not agreed on")
+        self.segments.receive(number, segment)
+        self._port.lanes = self._port.agreed
+
+    def ask_for_stripes(self) -> None:
+        """Only the side that dialled can open streams."""
+        self._port.post(Frame(kind=frames.OPEN_STRIPES))  # type: ignore[arg-type]
 
     def receive(self, data: bytes) -> None:
-        """Takes one message. WireError if it can't be right: the connection is then given up."""
+        """Takes one message. WireError if it can't be right: the session is then given up."""
         batch = frames.decode_batch(data)
-        session = self._port.session
-        session.acknowledge(batch.acknowledged)
-        self._port.give_back(batch.consumed)
+        port = self._port
+        port.session.acknowledge(batch.acknowledged)
+        port.give_back(batch.consumed)
         incoming = batch.frames
-        skip = session.accept(batch.first, len(incoming))
+        skip = port.session.accept(batch.first, len(incoming))
         for frame in incoming[skip:] if skip else incoming:
             kind = frame.kind
             if kind == frames.REQUEST:
@@ -176,34 +253,44 @@ class Peer:
         self._lost = PeerLost(message, peer=self.info.name, reason=reason, may_have_run=False)
         self.detach(self._port.link)
         self._calls.fail(reason, message)
-        self._dispatcher.close()
+        self._dispatcher.close(self._lost_again())
+        self.bulk.close()
+        self.segments.close()
         self._ended.set()
         self._on_lost(self)
 
-    def _start(
-        self,
-        method: str,
-        request: Message,
-        response_type: type[Message],
-        parts: Sequence[Buffer],
-        deadline: Deadline,
-        on_part: OnPart | None,
-    ) -> Pending:
-        if self._lost is not None:
-            raise PeerLost(str(self._lost), peer=self.info.name, reason=self._lost.reason, may_have_run=False)
-        if deadline.expired:
-            raise DeadlineExceeded(f"the deadline passed before {method} was called")
-        header = request.SerializeToString()
-        if len(header) > frames.MAX_MESSAGE // 2:
-            raise ArgumentError(f"a request of {len(header)} bytes: pass bulk data as parts")
-        payload = Outgoing(frames.INLINE, [memoryview(p).nbytes for p in parts], parts) if parts else NOTHING
-        return self._calls.start(
-            method, header, response_type, payload=payload, deadline=deadline, on_part=on_part
-        )
+    def _lost_again(self) -> PeerLost:
+        reason = self._lost.reason if self._lost else ""
+        return PeerLost(str(self._lost), peer=self.info.name, reason=reason, may_have_run=False)
+
+    def _agree(self, state: LinkState) -> None:
+        port, options = self._port, self._home.options
+        port.agreed = handshake.lanes_of(state) & (options.lanes | {Lane.INLINE})
+        if not (self._home.segment_path and state.segment_path):
+            port.agreed -= {Lane.SHM}
+        port.lanes = port.agreed if self.segments.proved else port.agreed - {Lane.SHM}
+        self.segments.set_other(state.segment_path if Lane.SHM in port.agreed else "", state.segment_key)
+
+    async def _outgoing(self, parts: Sequence[Buffer], deadline: Deadline) -> Outgoing:
+        try:
+            async with asyncio.timeout(deadline.seconds()):
+                return await self._sender.choose(byte_views(parts))
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed while the payload was copied") from None
+
+    def _may_come(self, key: Key) -> bool:
+        call, reply = key
+        return self._calls.awaits(call) if reply else call > self._dispatcher.last
 
     def _control(self, kind: int, frame: Frame) -> None:
         if kind == frames.CANCEL:
             self._dispatcher.cancel(frame.call)
+        elif kind == frames.RELEASE:
+            self._dispatcher.release(frame.call)
+        elif kind == frames.ABORT:
+            self._calls.abort(frame)
+        elif kind == frames.OPEN_STRIPES:
+            self.bulk.open_stripes()
         elif kind == frames.GOODBYE:
             self.fail("closed", f"{self.info.name} closed the connection")
         else:

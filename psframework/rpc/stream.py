@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -37,13 +38,15 @@ class Port:
         session: the pure state.
 
     Attributes:
-        lanes: what both ends agreed on; shared memory is added once it was proved.
+        agreed: lanes that both ends offered, so the other end may use them.
+        lanes: those to use from here; shared memory only once it was proved.
         stats: payload traffic by lane.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.lanes: frozenset[Lane] = frozenset({Lane.INLINE})
+        self.agreed: frozenset[Lane] = frozenset({Lane.INLINE})
+        self.lanes = self.agreed
         self.stats = LaneStats()
         self._link: Link | None = None
         self._waiting: deque[tuple[int, Callable[[], bool], Callable[[], None]]] = deque()
@@ -87,33 +90,27 @@ class Port:
         self._waiting.clear()
 
 
-class Link:
-    """One connection of a session.
+class Duplex(ABC):
+    """Two pumps over one stream, which end together.
 
     Args:
-        stream: the open gRPC stream, handshake done.
-        port: where outgoing frames come from.
-        receive: takes each message.
+        name: of their tasks.
     """
 
-    def __init__(self, stream: ByteStream, port: Port, receive: Callable[[bytes], None]) -> None:
-        self._stream = stream
-        self._port = port
-        self._receive = receive
-        self._waiter: asyncio.Future[None] | None = None
-        self._report: asyncio.TimerHandle | None = None
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._pumps: tuple[asyncio.Task[None], ...] = ()
         self._closed = False
 
     async def pump(self) -> BaseException | None:
-        """Moves frames both ways until the connection ends; returns why (None: in order).
+        """Moves data both ways until the stream ends; returns why (None: in order).
 
         Raises:
             CancelledError: the task was cancelled; the pumps are gone by then.
         """
         self._pumps = (
-            asyncio.create_task(self._read(), name="psf-link-read"),
-            asyncio.create_task(self._write(), name="psf-link-write"),
+            asyncio.create_task(self._read(), name=f"{self._name}-read"),
+            asyncio.create_task(self._write(), name=f"{self._name}-write"),
         )
         if self._closed:
             self.close()
@@ -127,11 +124,39 @@ class Link:
     def close(self) -> None:
         """Ends the pumps; `pump` returns soon after."""
         self._closed = True
+        for task in self._pumps:
+            task.cancel()
+
+    @abstractmethod
+    async def _read(self) -> None: ...
+
+    @abstractmethod
+    async def _write(self) -> None: ...
+
+
+class Link(Duplex):
+    """One connection of a session.
+
+    Args:
+        stream: the open gRPC stream, handshake done.
+        port: where outgoing frames come from.
+        receive: takes each message.
+    """
+
+    def __init__(self, stream: ByteStream, port: Port, receive: Callable[[bytes], None]) -> None:
+        super().__init__("psf-link")
+        self._stream = stream
+        self._port = port
+        self._receive = receive
+        self._waiter: asyncio.Future[None] | None = None
+        self._report: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Ends the pumps; `pump` returns soon after."""
+        super().close()
         if self._report is not None:
             self._report.cancel()
             self._report = None
-        for task in self._pumps:
-            task.cancel()
 
     def wake(self) -> None:
         """There is something to write."""
