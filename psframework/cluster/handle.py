@@ -7,18 +7,20 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from psframework.errors import ArgumentError, ContextClosed, PsfError
 from psframework.membership.client import Membership
 from psframework.membership.view import Member
 from psframework.nn.module import Module
 from psframework.optim.optimizer import Optimizer
-from psframework.parameter_server.client import ParameterServer, open_parameter_server
-from psframework.parameter_server.partition import Partitioner
-from psframework.parameter_server.policy import Policy
 from psframework.rpc.agent import Agent
 from psframework.rpc.deadline import Deadline
+
+if TYPE_CHECKING:
+    from psframework.parameter_server.client import ParameterServer
+    from psframework.parameter_server.partition import Partitioner
+    from psframework.parameter_server.policy import Policy
 
 log = logging.getLogger(__name__)
 _current: ContextVar[Cluster | None] = ContextVar("psframework_cluster", default=None)
@@ -116,6 +118,8 @@ class Cluster:
             ModelMismatch: another shape, dtype, rule or policy is registered under the name.
             RendezvousTimeout: the cluster has no parameter server.
         """
+        from psframework.parameter_server.client import open_parameter_server
+
         self._check_open()
         handle = await open_parameter_server(
             self,

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from psframework.cluster.process import ServiceProcess
-from psframework.cluster.token import publish_token
+from psframework.cluster.token import publish_token, withdraw_token
 from psframework.errors import ArgumentError, NotRegistered
 from psframework.rpc.security import new_token, write_token
 
@@ -123,7 +123,7 @@ class LocalCluster:
         others = [process for process in self.processes.values() if process is not coordinator]
         await asyncio.shield(_stop_all(others, coordinator))
         if self._published is not None:
-            self._published.unlink(missing_ok=True)
+            withdraw_token(self._published)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -23,14 +23,16 @@ from psframework.cluster.settings import ServiceSettings
 from psframework.errors import ConfigurationError, PsfError
 from psframework.membership.client import JoinRequest, Membership
 from psframework.observe.logs import announce, configure_logging
+from psframework.rpc.accept import SERVICE as CALL_SERVICE
 from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.process import configure_process, exit_with_parent
 from psframework.rpc.security import Security
-from psframework.rpc.serve import ServeOptions, serve
+from psframework.rpc.serve import ServeOptions, Serving, serve
 from psframework.rpc.service import Service
 
 S = TypeVar("S", bound=ServiceSettings)
+COORDINATOR = "coordinator"
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Parts(Generic[S]):
         services: typed services, offered on the call stream and as unary methods.
         servicers: ordinary gRPC servicers, each with the generated function that adds it to a server.
         membership: this process in the cluster; None before it joined, and in a service that runs alone.
+        agent: its calls; None before it joined.
     """
 
     settings: S
@@ -52,6 +55,12 @@ class Parts(Generic[S]):
     services: list[Service] = field(default_factory=list)
     servicers: list[tuple[Callable[..., None], object]] = field(default_factory=list)
     membership: Membership | None = None
+    agent: Agent | None = None
+
+    def idle(self) -> bool:
+        """Whether no call of a peer runs here."""
+        peers = self.agent.peers if self.agent is not None else ()
+        return not any(peer.statistics()["served"] for peer in peers)
 
 
 Build = Callable[[Parts[S]], Awaitable[None]]
@@ -85,20 +94,32 @@ async def _run(role: str, settings: S, build: Build[S]) -> None:
     async with AsyncExitStack() as stack:
         parts = Parts(settings, security, stack)
         await build(parts)
-        late = LateHandlers()
-        options = ServeOptions(
-            port_range=settings.port_range, plaintext_ok=settings.plaintext, max_request=settings.max_request
-        )
-        server = await stack.enter_async_context(
-            serve([late], servicers=parts.servicers, bind=settings.bind, security=security, options=options)
-        )
-        if role != "coordinator" and settings.coordinator:
+        server, late = await _bind(parts)
+        if role != COORDINATOR and settings.coordinator:
             parts.membership = await stack.enter_async_context(_join(parts, role, server.address))
-        agent = await stack.enter_async_context(_agent(role, parts))
-        late.handlers = agent.handlers()
+        parts.agent = await stack.enter_async_context(_agent(role, parts))
+        late.handlers = parts.agent.handlers()
+        await server.set_serving(True)
         if parts.membership is not None:
             announce(f"joined as {parts.membership.member.name}")
         await server.wait_stopped()
+
+
+async def _bind(parts: Parts[S]) -> tuple[Serving, LateHandlers]:
+    """Listens, and says so; health is NOT_SERVING until the process has joined."""
+    settings, late = parts.settings, LateHandlers()
+    options = ServeOptions(
+        port_range=settings.port_range,
+        plaintext_ok=settings.plaintext,
+        max_request=settings.max_request,
+        service_names=(CALL_SERVICE, *(service.name for service in parts.services)),
+        idle=parts.idle,
+    )
+    server = await parts.stack.enter_async_context(
+        serve([late], servicers=parts.servicers, bind=settings.bind, security=parts.security, options=options)
+    )
+    await server.set_serving(False)
+    return server, late
 
 
 class LateHandlers(grpc.GenericRpcHandler):

@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from psframework.errors import ConfigurationError
 
+PortRange = Annotated[tuple[int, int], NoDecode]
 Names = Annotated[tuple[str, ...], NoDecode]
 
 
@@ -57,6 +58,17 @@ class Settings(BaseSettings):
         if not isinstance(items, Sequence):
             return value
         return tuple(part.strip() for item in items for part in str(item).split(",") if part.strip())
+
+    @field_validator("port_range", mode="before", check_fields=False)
+    @classmethod
+    def _ports(cls, value: object) -> object:
+        text = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if not isinstance(text, str):
+            return value
+        low, _, high = text.partition("-")
+        if not (low.isdecimal() and high.isdecimal()):
+            raise ValueError(f"{text!r} is not LOW-HIGH, such as 7000-7100")
+        return int(low), int(high)
 
     @classmethod
     def settings_customise_sources(
@@ -99,7 +111,9 @@ class ServiceSettings(Settings):
 
     bind: str = Field("127.0.0.1:0", description="HOST:PORT to listen on; port 0: the system chooses one")
     advertise: Names = Field((), description="HOST:PORT by which others reach it; repeatable")
-    port_range: str | None = Field(None, description="LOW-HIGH: with port 0, the first free one of these")
+    port_range: PortRange | None = Field(
+        None, description="LOW-HIGH: with port 0, the first free one of these"
+    )
     plaintext: bool = Field(False, description="serve beyond loopback without TLS")
     lease: float = Field(5.0, gt=0, le=3600, description="seconds of silence that count as death")
     join_timeout: float = Field(30.0, gt=0, description="seconds to wait for the coordinator at the start")
@@ -133,9 +147,14 @@ def _own_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]
 def _explain(error: Exception) -> str:
     """One line out of pydantic's report: which setting, what is wrong with it."""
     if isinstance(error, ValidationError):
-        problems = [f"{_flag(problem['loc'])}: {problem['msg'].lower()}" for problem in error.errors()]
+        problems = [f"{_flag(problem['loc'])}: {_plain(problem['msg'])}" for problem in error.errors()]
         return "bad settings: " + "; ".join(problems)
     return f"bad settings: {error}"
+
+
+def _plain(message: str) -> str:
+    text = message.removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
 
 
 def _flag(location: tuple[int | str, ...]) -> str:

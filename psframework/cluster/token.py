@@ -21,16 +21,36 @@ def publish_token(address: str, token: str) -> Path:
 
     Returns: the file, to be removed when the cluster ends.
     """
-    folder = _folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _private(folder):
-        raise ConfigurationError(f"{folder} must belong to this user with mode 0700; remove it and try again")
-    path = folder / f"{_port(address)}.token"
-    scratch = folder / f".{path.name}.{os.getpid()}"
+    path = _folder() / f"{_port(address)}.token"
+    for attempt in range(3):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _private(path.parent):
+            raise ConfigurationError(
+                f"{path.parent} must belong to this user with mode 0700; remove it, try again"
+            )
+        try:
+            _replace(path, token)
+            break
+        except FileNotFoundError:  # another cluster of this user has just ended, and removed the empty folder
+            if attempt == 2:
+                raise
+    return path
+
+
+def withdraw_token(path: Path) -> None:
+    """Removes what `publish_token` made, and the folder if it was the last."""
+    path.unlink(missing_ok=True)
+    try:
+        path.parent.rmdir()
+    except OSError:
+        pass  # not empty: other clusters live
+
+
+def _replace(path: Path, token: str) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     write_token(scratch, token)
     scratch.replace(path)
-    return path
 
 
 def find_token(addresses: Sequence[str]) -> str | None:

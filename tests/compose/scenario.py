@@ -1,0 +1,185 @@
+"""What a user does with docker-compose.yml; run by test_compose.py, where an engine is reachable."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("Dockerfile", ".dockerignore", "docker-compose.yml", "pyproject.toml", "README.md", "LICENSE")
+FOLDERS = ("psframework", "services", "examples", "certs")
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(400)]
+
+
+class Project:
+    """A copy of the checkout with its cluster; the commands are those of the documentation."""
+
+    def __init__(self, folder: Path, ports: dict[str, str]):
+        self.folder = folder
+        self.ports = ports
+
+    def run(self, *command: str, timeout: float = 300, **variables: str) -> str:
+        environment = {**os.environ, **self.ports, **variables}
+        result = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert result.returncode == 0, (
+            f"{' '.join(command)}\n{result.stdout[-8000:]}\n{result.stderr[-8000:]}"
+        )
+        return result.stdout
+
+    def compose(self, *arguments: str, timeout: float = 300, **variables: str) -> str:
+        return self.run("docker", "compose", *arguments, timeout=timeout, **variables)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What README tells a user on the host to set."""
+        return {"PSF_COORDINATOR": f"127.0.0.1:{self.ports['PSF_PORT']}", "PSF_TLS_DIR": "certs/trainer"}
+
+    def status(self) -> dict:
+        return json.loads(
+            self.run(sys.executable, "-m", "psframework.cli.app", "status", "--json", **self.environment)
+        )
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    folder = tmp_path_factory.mktemp("project")
+    for name in SHIPPED:
+        shutil.copy(ROOT / name, folder / name)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "trainer"))
+    project = Project(folder, {key: str(free_port()) for key in ("PSF_PORT", "PSF_PORT_0", "PSF_PORT_1")})
+    try:
+        project.compose("build")
+        project.compose("up", "-d", "--wait", timeout=120)
+        yield project
+    finally:
+        print(
+            subprocess.run(["docker", "compose", "logs"], cwd=folder, capture_output=True, text=True).stdout[
+                -20_000:
+            ]
+        )
+        project.compose("--profile", "train", "down", "-v")
+
+
+def free_port() -> int:
+    """A port to publish; the file's defaults may be taken on a developer's machine."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def eventually(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.5)
+
+
+def test_all_members_are_there_with_both_addresses(project: Project) -> None:
+    members = {member["name"]: member for member in project.status()["members"]}
+    assert sorted(members) == ["parameter-server-0", "parameter-server-1"]
+    for index in (0, 1):
+        published = f"127.0.0.1:{project.ports[f'PSF_PORT_{index}']}"
+        assert members[f"parameter-server-{index}"]["addresses"] == [
+            f"parameter-server-{index}:7070",
+            published,
+        ]
+
+
+def test_processes_are_not_root_and_keys_are_private(project: Project) -> None:
+    assert project.compose("exec", "-T", "coordinator", "id", "-u").strip() == "10001"
+    key = project.folder / "certs" / "trainer" / "key.pem"
+    assert key.stat().st_mode & 0o077 == 0
+    assert key.stat().st_uid == (project.folder / "certs").stat().st_uid
+    assert not (project.folder / "certs" / "ca.key").exists(), "the authority's key stays in its volume"
+
+
+def test_a_script_on_the_host_trains_through_both_shards(project: Project) -> None:
+    """README's own lines, outside the compose network, over mutual TLS."""
+    script = project.folder / "loop.py"
+    script.write_text(readme_loop())
+    out = project.run(sys.executable, str(script), timeout=120, **project.environment)
+    assert "accuracy" in out
+
+
+def test_the_train_profile(project: Project) -> None:
+    out = project.compose("--profile", "train", "run", "--rm", "-T", "train", timeout=120, PSF_EPOCHS="8")
+    last = out.strip().splitlines()[-1]
+    assert last.startswith("test accuracy: 0.9"), out
+
+
+def test_the_users_own_module(project: Project) -> None:
+    mine = project.folder / "mine"
+    mine.mkdir()
+    (mine / "hello.py").write_text("import psframework as psf; print('ran with', psf.__name__, __name__)")
+    out = project.compose(
+        "--profile", "train", "run", "--rm", "-T", "train", PSF_CODE="./mine", PSF_IMPORT="hello"
+    )
+    assert "ran with psframework __main__" in out
+
+
+def test_without_a_certificate_nobody_gets_in(project: Project) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "psframework.cli.app",
+        "status",
+        "--coordinator",
+        project.environment["PSF_COORDINATOR"],
+    ]
+    result = subprocess.run(
+        command, cwd=project.folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_killed_shard_comes_back_and_training_works_again(project: Project) -> None:
+    project.compose("kill", "parameter-server-1")
+    eventually(lambda: len(project.status()["members"]) == 1, 20)
+    project.compose("up", "-d", "--wait", timeout=120)
+    assert len(project.status()["members"]) == 2
+    out = project.compose("--profile", "train", "run", "--rm", "-T", "train", timeout=120, PSF_EPOCHS="2")
+    assert "test accuracy: " in out
+
+
+def test_the_coordinator_is_restarted_and_nobody_is_lost(project: Project) -> None:
+    before = {member["name"]: member["incarnation"] for member in project.status()["members"]}
+    term = project.status()["term"]
+    project.compose("restart", "coordinator")
+    project.compose("up", "-d", "--wait", timeout=120)
+    after = project.status()
+    assert after["term"] > term
+    assert {member["name"]: member["incarnation"] for member in after["members"]} == before
+
+
+def test_down_is_quick(project: Project) -> None:
+    began = time.monotonic()
+    project.compose("stop", timeout=60)
+    assert time.monotonic() - began < 15
+    states = project.compose("ps", "-a", "--format", "json")
+    codes = {entry["Service"]: entry["ExitCode"] for entry in map(json.loads, states.splitlines())}
+    assert codes == dict.fromkeys(codes, 0), "all drained within their grace, none was killed"
+
+
+def readme_loop() -> str:
+    """The training loop of README: its first Python block that connects."""
+    blocks = (ROOT / "README.md").read_text().split("```python")[1:]
+    return next(block.split("```")[0] for block in blocks if "psf.connect" in block)
