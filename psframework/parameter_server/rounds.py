@@ -1,7 +1,7 @@
 """BSP on one shard: which gradients are staged, and when a step can be closed (PROTOCOLS 6).
 
-A contribution counts only if it is complete on every shard. A shard knows that by the trainer's word (`commit`),
-by the end of its span in the roster, or by a seal. So all shards close a step with the same contributors.
+A contribution counts only if it is complete on every shard. A shard knows that by the trainer's word, by
+the end of its span in the roster, or by a seal. So all shards close a step with the same contributors.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Arena(Source):
 
     def __init__(self, memory: Buffer, offsets: Sequence[int]) -> None:
         self._memory = np.frombuffer(memory, np.uint8)
-        self._offsets = offsets
+        self.offsets = offsets
 
     @classmethod
     def packed(cls, partitions: Sequence[Partition], memory: Buffer | None = None) -> Arena:
@@ -79,7 +79,7 @@ class Arena(Source):
         return int(self._memory.nbytes)
 
     def array(self, piece: Piece) -> Array:
-        start = self._offsets[piece.start]
+        start = self.offsets[piece.start]
         dtype = dtype_from_name(piece.dtype)
         return self._memory[start : start + piece.size * dtype.itemsize].view(dtype)
 

@@ -32,11 +32,13 @@ class Pull:
         known: versions that the caller holds, by position; empty for none.
         sink: where changed values are written; None: they are only listed.
         changed: positions of what the caller did not hold, in order (result).
+        versions: of those (result).
     """
 
     known: Sequence[int] = ()
     sink: Source | None = None
     changed: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
     def wants(self, position: int, version: int) -> bool:
         """Whether the caller lacks this version."""
@@ -68,6 +70,11 @@ class Table:
     Args:
         partitions: of this shard, in the order of the arena.
         rule: how gradients are applied.
+
+    Attributes:
+        position: of each partition, by its index in the model.
+        versions: by position.
+        updates: partition updates so far.
     """
 
     def __init__(self, partitions: Sequence[Partition], rule: UpdateRule) -> None:
@@ -77,6 +84,7 @@ class Table:
         self.dedupe = [Dedupe() for _ in self.partitions]
         self.updates = 0
         self.everything = frozenset(range(len(self.partitions)))
+        self.position = {partition.index: i for i, partition in enumerate(self.partitions)}
         self._values = Arena.packed(self.partitions)
         self._span_of, self._first_element = _spans(self.partitions)
         self._state = [rule.init_state(self._values.array(piece)) for piece in self._whole_spans()]
@@ -98,6 +106,11 @@ class Table:
     def staged_bytes(self) -> int:
         """Bytes of memory for gradients that wait for their step."""
         return sum(arena.nbytes for arena in (*self._lent.values(), *self._spare))
+
+    @property
+    def packed_offsets(self) -> Sequence[int]:
+        """First byte of each partition where they lie one after the other, by position."""
+        return self._values.offsets
 
     def values(self, position: int) -> Array:
         """The parameters of one partition, shared."""
@@ -173,18 +186,12 @@ class Table:
         """Answers a pull."""
         self._answer([pull], frozenset())
 
-    def keep_writers(self, writers: Iterable[int], slots: Iterable[int]) -> None:
-        """Forgets writers that are fenced, and what is staged in slots that no longer count.
-
-        Args:
-            writers: that may still push.
-            slots: whose staged gradients are kept.
-        """
+    def keep_writers(self, writers: Iterable[int]) -> None:
+        """Forgets all other writers, and what they have staged: they are fenced, and count in no step to come."""
         kept = frozenset(writers)
         for dedupe in self.dedupe:
             dedupe.keep(kept)
-        counted = frozenset(slots)
-        for slot in [slot for slot in self._staged if slot not in counted]:
+        for slot in [slot for slot, gradient in self._staged.items() if gradient.writer not in kept]:
             del self._staged[slot]
             if slot in self._lent:
                 self._spare.append(self._lent.pop(slot))
@@ -224,7 +231,7 @@ class Table:
     def _answer(self, pulls: Sequence[Pull], written: frozenset[int]) -> None:
         for pull in pulls:
             changed = [i for i, version in enumerate(self.versions) if i in written or pull.wants(i, version)]
-            pull.changed = changed
+            pull.changed, pull.versions = changed, [self.versions[i] for i in changed]
             if pull.sink is not None:
                 for piece, _ in self._pieces((i for i in changed if i not in written), joins=pull.sink.joins):
                     _copy(pull.sink.array(piece), self._values.array(piece))

@@ -158,7 +158,7 @@ def test_fenced_writers_leave_nothing_behind():
     table = tables(optim.SGD(lr=1.0).rule, memory(0), shards=1)[0]
     table.stage(0, gradient(table, 1, 1, memory(1)), kept=False)
     table.stage(1, gradient(table, 2, 1, memory(2)), kept=False)
-    table.keep_writers({2}, {1})
+    table.keep_writers({2})
     before = table.values(0).copy()
     table.apply_round((1,))
     assert np.array_equal(table.values(0), before - memory(2)[: table.partitions[0].nbytes].view(np.float32))

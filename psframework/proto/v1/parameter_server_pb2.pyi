@@ -1048,6 +1048,7 @@ class RegisterRequest(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Job of the model."""
     model: _builtins.str
@@ -1068,6 +1069,8 @@ class RegisterRequest(_message.Message):
     """Incarnation of the caller."""
     registration: _builtins.str
     """Random number of this registration; a retry repeats it."""
+    term: _builtins.int
+    """Highest term seen by the sender."""
     @_builtins.property
     def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___Parameter]:
         """Its parameters, in order."""
@@ -1086,10 +1089,11 @@ class RegisterRequest(_message.Message):
         member: _builtins.str = ...,
         incarnation: _builtins.int = ...,
         registration: _builtins.str = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "keep", b"keep", "member", b"member", "model", b"model", "parameters", b"parameters", "partitioner", b"partitioner", "policy", b"policy", "reader", b"reader", "registration", b"registration", "rule", b"rule"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "keep", b"keep", "member", b"member", "model", b"model", "parameters", b"parameters", "partitioner", b"partitioner", "policy", b"policy", "reader", b"reader", "registration", b"registration", "rule", b"rule", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1110,6 +1114,7 @@ class RegisterReply(_message.Message):
     RULE_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     writer: _builtins.int
     """Number of the registration, to be sent with every push and pull."""
     slot: _builtins.int
@@ -1122,6 +1127,8 @@ class RegisterReply(_message.Message):
     """Update rule, as JSON."""
     policy: _builtins.str
     """Consistency policy, as JSON."""
+    term: _builtins.int
+    """Term of the coordinator."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shard]:
         """Shards that hold the model."""
@@ -1146,10 +1153,11 @@ class RegisterReply(_message.Message):
         rule: _builtins.str = ...,
         policy: _builtins.str = ...,
         parameters: _abc.Iterable[Global___Parameter] | None = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["initialize", b"initialize", "parameters", b"parameters", "partitions", b"partitions", "policy", b"policy", "rule", b"rule", "shards", b"shards", "slot", b"slot", "step", b"step", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["initialize", b"initialize", "parameters", b"parameters", "partitions", b"partitions", "policy", b"policy", "rule", b"rule", "shards", b"shards", "slot", b"slot", "step", b"step", "term", b"term", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1163,19 +1171,23 @@ class FinishInitializationRequest(_message.Message):
 
     TABLE_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table, "job/model"."""
     writer: _builtins.int
     """Registration of the caller."""
+    term: _builtins.int
+    """Highest term seen by the sender."""
     def __init__(
         self,
         *,
         table: _builtins.str = ...,
         writer: _builtins.int = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "term", b"term", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1187,12 +1199,17 @@ class FinishInitializationReply(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TERM_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """Term of the coordinator."""
     def __init__(
         self,
+        *,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1207,22 +1224,26 @@ class LeaveModelRequest(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
     UNTIL_STEP_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table, "job/model"."""
     writer: _builtins.int
     """Registration of the caller."""
     until_step: _builtins.int
     """First step that it no longer counts in; its earlier steps are complete on every shard."""
+    term: _builtins.int
+    """Highest term seen by the sender."""
     def __init__(
         self,
         *,
         table: _builtins.str = ...,
         writer: _builtins.int = ...,
         until_step: _builtins.int = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "until_step", b"until_step", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "term", b"term", "until_step", b"until_step", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1234,12 +1255,17 @@ class LeaveModelReply(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TERM_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """Term of the coordinator."""
     def __init__(
         self,
+        *,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1254,22 +1280,26 @@ class CommitStepRequest(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table, "job/model"."""
     writer: _builtins.int
     """Registration of the caller."""
     step: _builtins.int
     """The step, complete on every shard."""
+    term: _builtins.int
+    """Highest term seen by the sender."""
     def __init__(
         self,
         *,
         table: _builtins.str = ...,
         writer: _builtins.int = ...,
         step: _builtins.int = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["step", b"step", "table", b"table", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["step", b"step", "table", b"table", "term", b"term", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1281,12 +1311,17 @@ class CommitStepReply(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TERM_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """Term of the coordinator."""
     def __init__(
         self,
+        *,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1294,16 +1329,21 @@ Global___CommitStepReply: _TypeAlias = CommitStepReply  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """ListModelsRequest has no fields."""
+    """ListModelsRequest asks for all models."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TERM_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """Highest term seen by the sender."""
     def __init__(
         self,
+        *,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1372,6 +1412,9 @@ class ListModelsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """Term of the coordinator."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInfo]:
         """One entry a model."""
@@ -1380,11 +1423,124 @@ class ListModelsReply(_message.Message):
         self,
         *,
         models: _abc.Iterable[Global___ModelInfo] | None = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListModelsReply: _TypeAlias = ListModelsReply  # noqa: Y015
+
+@_typing.final
+class Registration(_message.Message):
+    """Registration is one participation of a member."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITER_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    READER_FIELD_NUMBER: _builtins.int
+    writer: _builtins.int
+    """Its number."""
+    member: _builtins.str
+    """Name of the member."""
+    incarnation: _builtins.int
+    """Incarnation of the member."""
+    token: _builtins.str
+    """Random number of the request."""
+    reader: _builtins.bool
+    """True if it only pulls."""
+    def __init__(
+        self,
+        *,
+        writer: _builtins.int = ...,
+        member: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        token: _builtins.str = ...,
+        reader: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "member", b"member", "reader", b"reader", "token", b"token", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Registration: _TypeAlias = Registration  # noqa: Y015
+
+@_typing.final
+class ModelRecord(_message.Message):
+    """ModelRecord is how the keeper stores a model; never sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    PARTITIONER_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    CREATION_FIELD_NUMBER: _builtins.int
+    ROSTER_FIELD_NUMBER: _builtins.int
+    NEXT_SLOT_FIELD_NUMBER: _builtins.int
+    REGISTRATIONS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Job of the model."""
+    model: _builtins.str
+    """Name of the model."""
+    rule: _builtins.str
+    """Update rule, as JSON."""
+    policy: _builtins.str
+    """Consistency policy, as JSON."""
+    partitioner: _builtins.str
+    """Partitioner, as JSON."""
+    keep: _builtins.bool
+    """True if it outlives its job."""
+    creation: _builtins.int
+    """Number of this making of the model."""
+    next_slot: _builtins.int
+    """Lowest slot that was never used."""
+    @_builtins.property
+    def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___Parameter]:
+        """Its parameters."""
+
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shard]:
+        """Shards that hold it."""
+
+    @_builtins.property
+    def roster(self) -> Global___Roster:
+        """Who counts."""
+
+    @_builtins.property
+    def registrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Registration]:
+        """Who takes part."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        model: _builtins.str = ...,
+        parameters: _abc.Iterable[Global___Parameter] | None = ...,
+        rule: _builtins.str = ...,
+        policy: _builtins.str = ...,
+        partitioner: _builtins.str = ...,
+        keep: _builtins.bool = ...,
+        shards: _abc.Iterable[Global___Shard] | None = ...,
+        creation: _builtins.int = ...,
+        roster: Global___Roster | None = ...,
+        next_slot: _builtins.int = ...,
+        registrations: _abc.Iterable[Global___Registration] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["roster", b"roster"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["creation", b"creation", "job", b"job", "keep", b"keep", "model", b"model", "next_slot", b"next_slot", "parameters", b"parameters", "partitioner", b"partitioner", "policy", b"policy", "registrations", b"registrations", "roster", b"roster", "rule", b"rule", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelRecord: _TypeAlias = ModelRecord  # noqa: Y015

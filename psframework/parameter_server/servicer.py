@@ -1,0 +1,326 @@
+"""A shard's service: message, call of the Host, message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from psframework.errors import (
+    NotRegistered,
+    PeerLost,
+    PermissionDenied,
+    ResourceExhausted,
+    StaleTerm,
+    UnknownTable,
+    WireError,
+)
+from psframework.optim.rule import UpdateRule, rule_from_spec
+from psframework.parameter_server.clocks import gate_for
+from psframework.parameter_server.host import Host, Push, Waiting
+from psframework.parameter_server.messages import (
+    SHARD_SERVICE,
+    outcome_to_message,
+    partition_from_message,
+    roster_from_message,
+)
+from psframework.parameter_server.partition import Partition
+from psframework.parameter_server.policy import policy_from_spec
+from psframework.parameter_server.sources import Arena, Parts, Source, part_array
+from psframework.parameter_server.table import Gradient, Pull, Table
+from psframework.proto.v1 import parameter_server_pb2 as pb
+from psframework.rpc.call import Call
+from psframework.rpc.service import Method
+from psframework.wire.memory import BufferPool
+
+COORDINATOR: Final = frozenset({"coordinator"})
+
+
+class ShardServicer:
+    """One parameter-server shard.
+
+    Args:
+        memory_limit: bytes that tables may take in all, optimizer state and one staged gradient included;
+            None: no limit.
+        serving: whether this process holds its lease; without it nothing is served.
+    """
+
+    name = SHARD_SERVICE
+
+    def __init__(self, memory_limit: int | None = None, serving: Callable[[], bool] = lambda: True) -> None:
+        self._limit = memory_limit
+        self._serving = serving
+        self._hosts: dict[str, Host] = {}
+        self._pool = BufferPool()
+        self._term = 0
+
+    def methods(self) -> Sequence[Method]:
+        """The methods of the service."""
+        return (
+            Method("Initialize", pb.InitializeRequest, pb.InitializeReply, self.initialize),
+            Method("Push", pb.PushRequest, pb.PushReply, self.push),
+            Method("Pull", pb.PullRequest, pb.PullReply, self.pull),
+            Method("PushPull", pb.PushPullRequest, pb.PushPullReply, self.push_pull),
+            Method("Commit", pb.CommitRequest, pb.CommitReply, self.commit),
+            Method("ListTables", pb.ListTablesRequest, pb.ListTablesReply, self.list_tables),
+            Method("CreateTable", pb.CreateTableRequest, pb.CreateTableReply, self.create_table, COORDINATOR),
+            Method(
+                "PublishRoster",
+                pb.PublishRosterRequest,
+                pb.PublishRosterReply,
+                self.publish_roster,
+                COORDINATOR,
+            ),
+            Method("FenceWriter", pb.FenceWriterRequest, pb.FenceWriterReply, self.fence_writer, COORDINATOR),
+            Method("PauseRounds", pb.PauseRoundsRequest, pb.PauseRoundsReply, self.pause_rounds, COORDINATOR),
+            Method("DropTable", pb.DropTableRequest, pb.DropTableReply, self.drop_table, COORDINATOR),
+        )
+
+    # For trainers
+
+    async def initialize(self, request: pb.InitializeRequest, call: Call) -> pb.InitializeReply:
+        """Sets first values."""
+        host = self._host(request.table)
+        self._check_writer(host, request.writer, call)
+        roster = host.gate.roster
+        if roster.ready or roster.initializer != request.writer:
+            raise StaleTerm(f"writer {request.writer} does not initialize {request.table!r}")
+        positions = _positions(host.table, request.partitions)
+        place = request.place if request.HasField("place") else None
+        source = await _source(host.table, positions, call, place)
+        await host.initialize(source, positions)
+        return pb.InitializeReply()
+
+    async def push(self, request: pb.PushRequest, call: Call) -> pb.PushReply:
+        """Takes gradients."""
+        host = self._ready(request.table, request.writer, call)
+        if request.committed:
+            host.commit(request.writer, request.committed)
+        outcome = await host.push(self._push(host, request, call), call.deadline)
+        return pb.PushReply(outcome=outcome_to_message(outcome), next_step=host.gate.next_step)
+
+    async def pull(self, request: pb.PullRequest, call: Call) -> pb.PullReply:
+        """Answers with what changed."""
+        host = self._ready(request.table, request.writer, call)
+        waiting, buffer = self._waiting(host, request, call)
+        await host.pull(waiting, call.deadline, request.committed)
+        reply = _pull_reply(host, waiting, request.committed)
+        _reply_parts(host.table, waiting.pull, buffer, call)
+        return reply
+
+    async def push_pull(self, request: pb.PushPullRequest, call: Call) -> pb.PushPullReply:
+        """Takes gradients, then answers with what changed."""
+        push, wanted = request.push, request.pull
+        if (push.table, push.writer) != (wanted.table, wanted.writer):
+            raise WireError("a push and a pull of different tables or writers in one message")
+        host = self._ready(push.table, push.writer, call)
+        if push.committed:
+            host.commit(push.writer, push.committed)
+        waiting, buffer = self._waiting(host, wanted, call)
+        outcome = await host.push_pull(self._push(host, push, call), waiting, call.deadline)
+        reply = _pull_reply(host, waiting, push.step + 1)
+        _reply_parts(host.table, waiting.pull, buffer, call)
+        push_reply = pb.PushReply(outcome=outcome_to_message(outcome), next_step=host.gate.next_step)
+        return pb.PushPullReply(push=push_reply, pull=reply)
+
+    def commit(self, request: pb.CommitRequest, call: Call) -> pb.CommitReply:
+        """Takes the word of a trainer that steps are complete everywhere."""
+        host = self._ready(request.table, request.writer, call)
+        host.commit(request.writer, request.committed)
+        return pb.CommitReply(next_step=host.gate.next_step)
+
+    def list_tables(self, request: pb.ListTablesRequest, call: Call) -> pb.ListTablesReply:
+        """Describes what is held here."""
+        return pb.ListTablesReply(tables=[_info(name, host) for name, host in sorted(self._hosts.items())])
+
+    # For the coordinator
+
+    def create_table(self, request: pb.CreateTableRequest, call: Call) -> pb.CreateTableReply:
+        """Makes room for partitions."""
+        self._check_term(request.term)
+        old = self._hosts.get(request.table)
+        if old is not None and old.creation == request.creation:
+            return pb.CreateTableReply()
+        partitions = [partition_from_message(message) for message in request.partitions]
+        rule = rule_from_spec(json.loads(request.rule))
+        self._check_room(request.table, partitions, rule)
+        table = Table(partitions, rule)
+        gate = gate_for(
+            policy_from_spec(json.loads(request.policy)), request.table, single=request.shards == 1
+        )
+        gate.publish(roster_from_message(request.roster))
+        if old is not None:
+            old.drop(UnknownTable(f"table {request.table!r} was made anew: open the parameter server again"))
+        self._hosts[request.table] = Host(request.table, table, gate, request.creation)
+        return pb.CreateTableReply()
+
+    async def publish_roster(self, request: pb.PublishRosterRequest, call: Call) -> pb.PublishRosterReply:
+        """Takes a newer roster."""
+        self._check_term(request.term)
+        host = self._host(request.table)
+        accepted = await host.publish(roster_from_message(request.roster))
+        return pb.PublishRosterReply(accepted=accepted, next_step=host.gate.next_step)
+
+    def fence_writer(self, request: pb.FenceWriterRequest, call: Call) -> pb.FenceWriterReply:
+        """Refuses a writer."""
+        self._check_term(request.term)
+        return pb.FenceWriterReply(complete=self._host(request.table).fence(request.writer))
+
+    async def pause_rounds(self, request: pb.PauseRoundsRequest, call: Call) -> pb.PauseRoundsReply:
+        """Holds back the next steps."""
+        self._check_term(request.term)
+        return pb.PauseRoundsReply(next_step=self._host(request.table).pause(request.seconds))
+
+    def drop_table(self, request: pb.DropTableRequest, call: Call) -> pb.DropTableReply:
+        """Frees a table."""
+        self._check_term(request.term)
+        host = self._hosts.pop(request.table, None)
+        if host is not None:
+            host.drop(UnknownTable(f"table {request.table!r} was dropped"))
+        return pb.DropTableReply()
+
+    # Checks
+
+    def _host(self, table: str) -> Host:
+        host = self._hosts.get(table)
+        if host is None:
+            raise UnknownTable(
+                f"no table {table!r} on this shard: open the parameter server (cluster.parameter_server) first"
+            )
+        return host
+
+    def _ready(self, table: str, writer: int, call: Call) -> Host:
+        """The table, for a call that reads or writes parameters."""
+        if not self._serving():
+            raise PeerLost(
+                "this shard's lease ran out: it serves nothing until it is renewed", reason="lease"
+            )
+        host = self._host(table)
+        self._check_writer(host, writer, call)
+        if not host.gate.roster.ready:
+            raise UnknownTable(f"table {table!r} has no first values yet: its initializer has not finished")
+        return host
+
+    def _check_writer(self, host: Host, writer: int, call: Call) -> None:
+        """A member may only use its own registrations. Stock stubs have no incarnation to compare."""
+        entry = host.gate.roster.find(writer)
+        if entry and call.peer.incarnation and entry.incarnation != call.peer.incarnation:
+            raise PermissionDenied(
+                f"writer {writer} of {host.name!r} is {entry.name!r}, not {call.peer.name!r}"
+            )
+        if entry is None and writer not in host.gate.roster.readers:
+            raise NotRegistered(f"writer {writer} is not registered with {host.name!r}: register first")
+
+    def _check_term(self, term: int) -> None:
+        if term < self._term:
+            raise StaleTerm(f"a message of term {term}; term {self._term} has begun")
+        self._term = term
+
+    def _check_room(self, name: str, partitions: Sequence[Partition], rule: UpdateRule) -> None:
+        if self._limit is None:
+            return
+        used = sum(h.memory for n, h in self._hosts.items() if n != name)
+        values = sum(p.nbytes for p in partitions)
+        wanted = values * (2 + len(rule.slots()))  # values, slots, and one staged gradient
+        if used + wanted > self._limit:
+            raise ResourceExhausted(
+                f"table {name!r} needs {wanted} bytes here, {used} of {self._limit} are in use: "
+                "add shards, or raise --memory-limit"
+            )
+
+    # Payloads
+
+    def _push(self, host: Host, request: pb.PushRequest, call: Call) -> Push:
+        positions = _positions(host.table, request.partitions)
+        place = request.place if request.HasField("place") else None
+        kept = request.kept or place is None  # what came by itself belongs to us
+
+        async def receive() -> Gradient:
+            source = await _source(host.table, positions, call, place, request.compression)
+            return Gradient(request.writer, request.sequence, source, frozenset(positions))
+
+        return Push(request.writer, request.sequence, request.step, receive, kept)
+
+    def _waiting(self, host: Host, request: pb.PullRequest, call: Call) -> tuple[Waiting, memoryview | None]:
+        """The pull, and the memory that it is written to if not the caller's."""
+        buffer = None
+        if request.HasField("place"):
+            sink = _arena(host.table, request.place, call)
+        else:
+            buffer = self._pool.take(host.table.parameter_bytes)
+            sink = Arena.packed(host.table.partitions, buffer)
+        pull = Pull(tuple(request.versions), sink)
+        return Waiting(request.writer, request.number, request.step, pull), buffer
+
+
+def _positions(table: Table, indices: Iterable[int]) -> list[int]:
+    try:
+        return [table.position[index] for index in indices]
+    except KeyError as error:
+        raise WireError(f"partition {error} is not on this shard") from None
+
+
+def _arena(table: Table, place: pb.Place, call: Call) -> Arena:
+    segment = call.segments(place.segment)
+    end = max((p.stop for p in table.partitions), default=0)
+    return Arena.of_model(table.partitions, segment.view(place.offset, end))
+
+
+async def _source(
+    table: Table, positions: Sequence[int], call: Call, place: pb.Place | None, compression: str = ""
+) -> Source:
+    """Where the values of these partitions lie: in the caller's memory, or in the payload."""
+    if place is not None:
+        return _arena(table, place, call)
+    views = await call.payload.whole()
+    if len(views) == 1 and len(positions) != 1:  # a stock stub sends all in one
+        views = _cut(views[0], [table.partitions[p] for p in positions], compression)
+    if len(views) != len(positions):
+        raise WireError(f"{len(positions)} partitions are announced, {len(views)} came")
+    return Parts({p: part_array(view, table.partitions[p], compression) for p, view in zip(positions, views)})
+
+
+def _cut(view: memoryview, partitions: Sequence[Partition], compression: str) -> list[memoryview]:
+    views, begin = [], 0
+    for partition in partitions:
+        end = begin + partition.nbytes_as(compression)
+        views.append(view[begin:end])
+        begin = end
+    if begin != len(view):
+        raise WireError(f"{len(view)} bytes came for partitions of {begin} bytes")
+    return views
+
+
+def _reply_parts(table: Table, pull: Pull, buffer: memoryview | None, call: Call) -> None:
+    if buffer is None or not pull.changed:
+        return
+    offsets = table.packed_offsets
+    call.reply_parts([buffer[offsets[p] : offsets[p] + table.partitions[p].nbytes] for p in pull.changed])
+
+
+def _pull_reply(host: Host, waiting: Waiting, committed: int) -> pb.PullReply:
+    pull = waiting.pull
+    reply = pb.PullReply(
+        partitions=[host.table.partitions[p].index for p in pull.changed],
+        versions=pull.versions,
+        next_step=host.gate.next_step,
+    )
+    entry = host.gate.roster.find(waiting.writer)
+    if entry is not None and committed > entry.from_step:
+        reply.outcome = outcome_to_message(host.gate.outcome(waiting.writer, committed - 1))
+    return reply
+
+
+def _info(name: str, host: Host) -> pb.TableInfo:
+    table = host.table
+    return pb.TableInfo(
+        table=name,
+        partitions=len(table.partitions),
+        parameter_bytes=table.parameter_bytes,
+        state_bytes=table.state_bytes,
+        staged_bytes=table.staged_bytes,
+        next_step=host.gate.next_step,
+        updates=table.updates,
+        pulls=host.pulls,
+        busy_seconds=host.busy_seconds,
+    )
