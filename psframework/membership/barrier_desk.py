@@ -10,6 +10,11 @@ from psframework.membership.barrier import BarrierTable, Entry, Outcome
 from psframework.membership.store import Change
 from psframework.rpc.deadline import Clock
 
+
+class CoordinatorStopping(Exception):
+    """The coordinator ends; whoever waits should try the next one."""
+
+
 Submit = Callable[[Change], "asyncio.Future[None]"]
 _Waiting = tuple[int, int]  # (incarnation, number of the entry)
 
@@ -23,6 +28,7 @@ class BarrierDesk:
         self._clock = clock
         self._futures: dict[_Waiting, asyncio.Future[tuple[str, ...]]] = {}
         self._calls: dict[_Waiting, int] = {}
+        self._stopping = False
 
     async def enter(self, name: str, count: int, entry: Entry) -> tuple[str, ...]:
         """Waits until `count` members came; returns their names in the order of coming.
@@ -31,7 +37,10 @@ class BarrierDesk:
             RendezvousTimeout: names who came and who is missing.
             PeerLost: a member died while it waited there, or stands still.
             ArgumentError: a name or count that can't be.
+            CoordinatorStopping: enter again at the next coordinator.
         """
+        if self._stopping:
+            raise CoordinatorStopping
         outcomes, change = self.table.enter(name, count, entry, self._clock())
         key = (entry.member.incarnation, entry.number)
         if key not in self._futures:
@@ -62,6 +71,13 @@ class BarrierDesk:
                 future.set_result(outcome.names)
             else:
                 future.set_exception(outcome.error)
+
+    def stop(self) -> None:
+        """Sends everybody who waits away."""
+        self._stopping = True
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(CoordinatorStopping())
 
     def _stored(self, outcomes: list[Outcome], done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()

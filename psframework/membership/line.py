@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from psframework.errors import ConfigurationError, DeadlineExceeded, PeerLost, PsfError, StaleTerm
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.security import Security
-from psframework.rpc.status import from_rpc_error
+from psframework.rpc.status import DETAILS_KEY, from_rpc_error
 
 log = logging.getLogger(__name__)
 SERVICE = "/psframework.proto.v1.CoordinatorService/"
@@ -120,7 +120,7 @@ class Line:
                 before()
             try:
                 return await self._attempt(address, method, request, response_type, timeout)
-            except (PeerLost, StaleTerm, _AttemptTimedOut) as error:
+            except (StaleTerm, _Unanswered) as error:
                 last = str(error)
                 self.addresses.failed(address)
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), deadline.remaining()))
@@ -160,8 +160,8 @@ class Line:
             response = await call(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             failure = from_rpc_error(error, peer=f"coordinator {address}", hint=self.security.hint)
-            if type(failure) is DeadlineExceeded:
-                raise _AttemptTimedOut(str(failure)) from None
+            if _is_silence(failure, error):
+                raise _Unanswered(str(failure)) from None
             raise failure from None
         self.terms.observe(response, address)
         return response
@@ -173,5 +173,15 @@ class Line:
         return channel
 
 
-class _AttemptTimedOut(Exception):
-    """One attempt took too long."""
+class _Unanswered(Exception):
+    """One attempt broke or took too long."""
+
+
+def _is_silence(failure: PsfError, error: grpc.aio.AioRpcError) -> bool:
+    """Whether nobody decided anything: the connection broke, or the server is ending.
+
+    A PeerLost that names somebody is an answer: a barrier's, about the member that died in it.
+    """
+    answered = any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
+    ending = isinstance(failure, PeerLost) and not failure.peer
+    return isinstance(failure, PeerLost | DeadlineExceeded) and (ending or not answered)

@@ -11,6 +11,7 @@ import grpc
 
 from psframework.errors import PsfError, StaleTerm
 from psframework.membership.barrier import Entry
+from psframework.membership.barrier_desk import CoordinatorStopping
 from psframework.membership.coordinator import Coordinator
 from psframework.membership.keyvalue import KeyEntry
 from psframework.membership.messages import (
@@ -50,6 +51,8 @@ def _answers(method: _Unary[Q, R]) -> _Unary[Q, R]:
             return await method(self, request, context)
         except PsfError as error:
             await abort(context, error)
+        except CoordinatorStopping:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator is stopping")
 
     return answered
 

@@ -17,6 +17,8 @@ from typing import Protocol
 from psframework.errors import ConfigurationError, ResourceExhausted
 
 TERM_KEY = "meta/term"
+SQLITE_MAGIC = b"SQLite format 3\x00"
+APPLICATION_ID = 0x70736601  # in the file's header: ours, layout 1
 LOCK_TIMEOUT = 1.0  # seconds; a predecessor that was just killed still holds its lock for a moment
 # Their locks and their fsync can't be trusted with the one copy of the truth.
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -115,11 +117,12 @@ class SqliteStore:
         """
         refuse_network_file_system(self._path)
         try:
+            _refuse_other_file(self._path)
             self._db = sqlite3.connect(
                 self._path, timeout=LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
             )
             return self._take_possession(self._db)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self.close()
             if "locked" in str(error):
                 raise ConfigurationError(
@@ -129,12 +132,17 @@ class SqliteStore:
 
     def _take_possession(self, db: sqlite3.Connection) -> int:
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        (owner,) = db.execute("PRAGMA application_id").fetchone()
+        (objects,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if objects and owner != APPLICATION_ID:
+            raise sqlite3.DatabaseError("a database of another program")
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("BEGIN EXCLUSIVE")
         db.execute(
             "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
         )
+        db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         row = db.execute("SELECT value FROM entries WHERE key = ?", (TERM_KEY,)).fetchone()
         term = int(row[0]) + 1 if row else 1
         db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (TERM_KEY, b"%d" % term))
@@ -178,6 +186,15 @@ class SqliteStore:
         if self._db is None:
             raise ConfigurationError(f"{self._path}: the store is not open")
         return self._db
+
+
+def _refuse_other_file(path: Path) -> None:
+    """SQLite would overwrite a short file that is no database."""
+    if path.exists():
+        with path.open("rb") as file:
+            head = file.read(len(SQLITE_MAGIC))
+        if head not in (b"", SQLITE_MAGIC):
+            raise sqlite3.DatabaseError("not a database")
 
 
 def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> None:

@@ -1,10 +1,10 @@
 """A coordinator in the test's own process, with a real server on a real port."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-import grpc
 import pytest
 
 from psframework.membership.client import JoinRequest, Membership
@@ -13,7 +13,8 @@ from psframework.membership.lease import LeaseOptions
 from psframework.membership.servicer import CoordinatorServicer
 from psframework.membership.store import MemoryStore, Store
 from psframework.proto.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
-from psframework.rpc.options import server_options
+from psframework.rpc.security import Security
+from psframework.rpc.serve import ServeOptions, serve
 
 
 @dataclass
@@ -36,19 +37,19 @@ async def serve_coordinator(
     store: Store | None = None, *, port: int = 0, options: LeaseOptions | None = None
 ) -> AsyncIterator[Served]:
     async with Coordinator(store or MemoryStore(), options=options) as coordinator:
-        server = grpc.aio.server(options=server_options())
-        add_CoordinatorServiceServicer_to_server(CoordinatorServicer(coordinator), server)
-        bound = server.add_insecure_port(f"127.0.0.1:{port}")
-        await server.start()
-        try:
-            yield Served(coordinator, bound)
-        finally:
-            coordinator.suspend()
-            await server.stop(0)
+        mounted = (add_CoordinatorServiceServicer_to_server, CoordinatorServicer(coordinator))
+        async with serve(
+            servicers=[mounted],
+            bind=f"127.0.0.1:{port}",
+            security=Security.plaintext(),
+            options=ServeOptions(announce=False, idle=lambda: True),
+        ) as server:
+            coordinator.suspend_on(server.draining)
+            yield Served(coordinator, server.port)
 
 
 @pytest.fixture
-def serve() -> Callable[..., object]:
+def start() -> Callable[..., AbstractAsyncContextManager[Served]]:
     return serve_coordinator
 
 
@@ -75,3 +76,11 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def unused_address() -> Iterator[str]:
+    """An address that refuses connections: bound, but not listened on, so nobody else gets it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
