@@ -1,8 +1,8 @@
 """Settings of a process that are left to chance otherwise: BLAS threads, allocator, switch interval, parent.
 
 Why each is set, as measured on two cores (docs/operations.md): two processes with BLAS threads for all cores
-each ran at a fifth of their speed; an MLP step ran 336-390 times a second with glibc's defaults and 770-800 with
-these; a call beside Python-heavy compute took 5.3 ms with the default switch interval and 0.6-0.8 ms with this.
+each ran at a fifth of their speed; an MLP step ran 336-390 times a second with glibc's defaults and 770-800
+with these; a call beside Python-heavy compute took 5.3 ms at the default switch interval, now 0.6-0.8 ms.
 """
 
 from __future__ import annotations

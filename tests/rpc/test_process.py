@@ -36,6 +36,13 @@ def facts_of(code: str, **environment: str) -> dict:
     return json.loads(done.stdout)
 
 
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @glibc
 def test_a_service_has_its_share_of_threads_a_tuned_allocator_and_a_short_switch_interval():
     seen = facts_of("configure_process(1000, service=True)")
@@ -132,7 +139,7 @@ child.wait()
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + 10
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while alive(pid):
         assert time.monotonic() < deadline, "the child outlived its parent"
         time.sleep(0.01)
 

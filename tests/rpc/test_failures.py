@@ -1,0 +1,29 @@
+"""The log line of a failed call."""
+
+from __future__ import annotations
+
+import grpc
+import structlog
+
+from psframework.errors import StaleTerm
+from psframework.rpc.failures import LONGEST, log_abort, log_failure
+
+
+def test_expected_errors_are_warnings_and_others_carry_their_traceback():
+    with structlog.testing.capture_logs() as lines:
+        log_failure("/s/M", "w0", StaleTerm("old"), 0.0015)
+        log_failure("/s/M", "w0", ValueError("x" * 10_000), 2.0)
+        log_abort("/s/M", "w0", grpc.StatusCode.NOT_FOUND, "none", 0.0)
+    first, second, third = lines
+    assert first == {
+        "event": "call failed",
+        "log_level": "warning",
+        "logger": "psframework.rpc",
+        "method": "/s/M",
+        "peer": "w0",
+        "code": "ABORTED",
+        "milliseconds": 1.5,
+        "error": "StaleTerm: old",
+    }
+    assert second["log_level"] == "error" and len(second["error"]) == LONGEST and second["exc_info"]
+    assert third["code"] == "NOT_FOUND" and third["error"] == "none"
