@@ -17,7 +17,7 @@ from psframework.rpc.certificates import CERT, describe
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.process import configure_process
 from psframework.rpc.security import Security
-from psframework.rpc.serve import serve
+from psframework.rpc.serve import ServeOptions, serve
 from psframework.rpc.service import Service
 from psframework.wire.lanes import offered
 
@@ -66,7 +66,9 @@ async def connect(
         agent = await stack.enter_async_context(make_agent(membership, security, settings))
         for each in listed[:1]:
             bind = f"0.0.0.0:{each.rpartition(':')[2]}"
-            await stack.enter_async_context(serve(agent.handlers(), bind=bind, security=security))
+            quiet = ServeOptions(announce=False)  # the program's output is its own
+            server = serve(agent.handlers(), bind=bind, security=security, options=quiet)
+            await stack.enter_async_context(server)
         cluster = Cluster(membership, agent, job, timeout)
         stack.push_async_callback(cluster.shutdown)
         with current(cluster):
