@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from psframework.backend import Array
 from psframework.optim.blocks import Scratch
 from psframework.optim.optimizer import Optimizer, Params
-from psframework.optim.rule import UpdateRule, penalised
+from psframework.optim.rule import Scalars, State, UpdateRule, penalised
 from psframework.optim.schedule import Rate
 
 _SUM = "sum"
@@ -35,22 +35,22 @@ class AdagradRule(UpdateRule):
         return {_SUM: self.initial_accumulator_value}
 
     def coefficients(self, step: int) -> tuple[float, ...]:
-        """The decayed rate."""
-        return (self.rate(step) / (1 + (step - 1) * self.lr_decay),)
+        """The decayed rate, eps, weight decay."""
+        return self.rate(step) / (1 + (step - 1) * self.lr_decay), self.eps, self.weight_decay
 
-    def update_block(
-        self, p: Array, g: Array, state: Mapping[str, Array], c: tuple[float, ...], scratch: Scratch
-    ) -> None:
+    def update_block(self, p: Array, g: Array, state: State, c: Scalars, scratch: Scratch) -> None:
         """Updates one block in place."""
+        rate, eps, decay = c
         xp = scratch.xp
         total, t = state[_SUM], scratch.like(p, 0)
-        g = penalised(p, g, self.weight_decay, scratch)
+        if self.weight_decay:
+            g = penalised(p, g, decay, scratch)
         xp.multiply(g, g, out=t)
         xp.add(total, t, out=total)
         xp.sqrt(total, out=t)
-        xp.add(t, self.eps, out=t)
+        xp.add(t, eps, out=t)
         xp.divide(g, t, out=t)
-        xp.multiply(t, c[0], out=t)
+        xp.multiply(t, rate, out=t)
         xp.subtract(p, t, out=p)
 
 

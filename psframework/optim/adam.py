@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from psframework.backend import Array
 from psframework.optim.blocks import Scratch
 from psframework.optim.optimizer import Optimizer, Params
-from psframework.optim.rule import UpdateRule, average, penalised
+from psframework.optim.rule import Scalars, State, UpdateRule, average, penalised
 from psframework.optim.schedule import Rate
 
 _MEAN, _SQUARE, _MAX = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
@@ -37,27 +38,25 @@ class AdamRule(UpdateRule):
         return dict.fromkeys((_MEAN, _SQUARE, _MAX) if self.amsgrad else (_MEAN, _SQUARE), 0.0)
 
     def coefficients(self, step: int) -> tuple[float, ...]:
-        """Step size, eps, and the factor by which decoupled decay shrinks the parameter.
+        """Step size and eps; beta1, 1 - beta1, beta2, 1 - beta2; what the weight decay multiplies by.
 
         With r = sqrt(1 - beta2^t): lr/(1 - beta1^t) * m / (sqrt(v)/r + eps) is the same as
         lr*r/(1 - beta1^t) * m / (sqrt(v) + eps*r), which is one pass less.
         """
         beta1, beta2 = self.betas
         rate, root = self.rate(step), math.sqrt(1 - beta2**step)
-        return rate * root / (1 - beta1**step), self.eps * root, 1.0
+        size, eps = rate * root / (1 - beta1**step), self.eps * root
+        return size, eps, beta1, 1 - beta1, beta2, 1 - beta2, self.weight_decay
 
-    def update_block(
-        self, p: Array, g: Array, state: Mapping[str, Array], c: tuple[float, ...], scratch: Scratch
-    ) -> None:
+    def update_block(self, p: Array, g: Array, state: State, c: Scalars, scratch: Scratch) -> None:
         """Updates one block in place."""
-        size, eps, shrink = c
+        size, eps, beta1, share1, beta2, share2, decay = c
         xp = scratch.xp
         mean, square, t = state[_MEAN], state[_SQUARE], scratch.like(p, 0)
-        if shrink != 1.0:
-            xp.multiply(p, shrink, out=p)
-        g = self._decayed(p, g, scratch)
-        average(mean, g, self.betas[0], scratch)
-        average(square, xp.multiply(g, g, out=t), self.betas[1], scratch)
+        if self.weight_decay:
+            g = self._decayed(p, g, decay, scratch)
+        average(mean, g, beta1, share1, scratch)
+        average(square, xp.multiply(g, g, out=t), beta2, share2, scratch)
         if self.amsgrad:
             square = xp.maximum(state[_MAX], square, out=state[_MAX])
         xp.sqrt(square, out=t)
@@ -66,8 +65,9 @@ class AdamRule(UpdateRule):
         xp.multiply(t, size, out=t)
         xp.subtract(p, t, out=p)
 
-    def _decayed(self, p: Array, g: Array, scratch: Scratch) -> Array:
-        return penalised(p, g, self.weight_decay, scratch)
+    def _decayed(self, p: Array, g: Array, decay: Any, scratch: Scratch) -> Array:
+        """Weight decay as an L2 penalty: in the gradient."""
+        return penalised(p, g, decay, scratch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +78,12 @@ class AdamWRule(AdamRule):
     weight_decay: float = 1e-2
 
     def coefficients(self, step: int) -> tuple[float, ...]:
-        """As Adam's, with the shrinking factor."""
-        size, eps, _ = super().coefficients(step)
-        return size, eps, 1.0 - self.rate(step) * self.weight_decay
+        """As Adam's, but the last is the factor by which the parameter shrinks."""
+        return *super().coefficients(step)[:-1], 1.0 - self.rate(step) * self.weight_decay
 
-    def _decayed(self, p: Array, g: Array, scratch: Scratch) -> Array:
+    def _decayed(self, p: Array, g: Array, decay: Any, scratch: Scratch) -> Array:
+        """Weight decay apart from the gradient."""
+        scratch.xp.multiply(p, decay, out=p)
         return g
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array, asnumpy, xp
+from psframework.backend import Array, DType, array_like, asnumpy
 from psframework.errors import ArgumentError
-from psframework.optim.rule import UpdateRule, rule_from_spec
+from psframework.optim.rule import Scalars, UpdateRule, rule_from_spec
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 """Parameters, named parameters, or groups: dicts with "params" and the hyper-parameters that differ."""
@@ -91,19 +91,25 @@ class Optimizer:
                 f"To step locally make it with optim.{kind}(model.parameters(), ...)"
             )
         for group in self.param_groups:
-            rule = self._group_rule(group)
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step_one(rule, parameter, parameter.grad)
+            self._step_group(self._group_rule(group), group["params"])
 
-    def _step_one(self, rule: UpdateRule, parameter: Tensor, gradient: Array) -> None:
-        slots = self._slots[parameter]
-        if not slots.step and not slots.state:
-            slots.state = rule.init_state(parameter.data)
-        slots.step += 1
-        rule.update(parameter.data, gradient, slots.state, slots.step)
-        # A graph that saved the old values must notice, as after any change in place.
-        parameter._version[0] += 1
+    def _step_group(self, rule: UpdateRule, parameters: Sequence[Tensor]) -> None:
+        prepared: dict[tuple[int, DType], Scalars] = {}
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            data, slots = parameter.data, self._slots[parameter]
+            if not slots.step:
+                slots.state = rule.init_state(data)
+            key = slots.step + 1, data.dtype
+            scalars = prepared.get(key)
+            if scalars is None:
+                scalars = prepared[key] = rule.scalars(slots.step + 1, data)
+            rule.update_by(scalars, data, gradient, slots.state)
+            slots.step += 1
+            # A graph that saved the old values must notice, as after any change in place.
+            parameter._version[0] += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients (or, with `set_to_none=False`, fills them with zeros)."""
@@ -178,7 +184,7 @@ def _loaded(index: int, parameter: Tensor, rule: UpdateRule, saved: Mapping[str,
             raise ArgumentError(
                 f"parameter {index}: {name} has shape {arrays[name].shape}, the parameter {slot.shape}"
             )
-        slot[...] = xp(slot).asarray(asnumpy(arrays[name]))
+        slot[...] = array_like(asnumpy(arrays[name]), slot)
     return _Slots(int(saved["step"]), state)
 
 

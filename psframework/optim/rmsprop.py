@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from psframework.backend import Array
 from psframework.optim.blocks import Scratch
 from psframework.optim.optimizer import Optimizer, Params
-from psframework.optim.rule import UpdateRule, average, penalised
+from psframework.optim.rule import Scalars, State, UpdateRule, average, penalised
 from psframework.optim.schedule import Rate
 
 _SQUARE, _MEAN, _BUFFER = "square_avg", "grad_avg", "momentum_buffer"
@@ -38,32 +38,34 @@ class RMSpropRule(UpdateRule):
         return {name: 0.0 for name, used in wanted.items() if used}
 
     def coefficients(self, step: int) -> tuple[float, ...]:
-        """The rate."""
-        return (self.rate(step),)
+        """Rate, alpha and 1 - alpha, eps, momentum, weight decay."""
+        return self.rate(step), self.alpha, 1 - self.alpha, self.eps, self.momentum, self.weight_decay
 
-    def update_block(
-        self, p: Array, g: Array, state: Mapping[str, Array], c: tuple[float, ...], scratch: Scratch
-    ) -> None:
+    def update_block(self, p: Array, g: Array, state: State, c: Scalars, scratch: Scratch) -> None:
         """Updates one block in place."""
+        rate, alpha, share, eps, momentum, decay = c
         xp = scratch.xp
         square, t = state[_SQUARE], scratch.like(p, 0)
-        g = penalised(p, g, self.weight_decay, scratch)
-        average(square, xp.multiply(g, g, out=t), self.alpha, scratch)
-        xp.sqrt(self._variance(square, g, state[_MEAN], scratch) if self.centered else square, out=t)
-        xp.add(t, self.eps, out=t)
+        if self.weight_decay:
+            g = penalised(p, g, decay, scratch)
+        average(square, xp.multiply(g, g, out=t), alpha, share, scratch)
+        if self.centered:
+            average(state[_MEAN], g, alpha, share, scratch)
+            square = self._variance(square, state[_MEAN], scratch)
+        xp.sqrt(square, out=t)
+        xp.add(t, eps, out=t)
         xp.divide(g, t, out=t)
         if self.momentum:
             buffer = state[_BUFFER]
-            xp.multiply(buffer, self.momentum, out=buffer)
+            xp.multiply(buffer, momentum, out=buffer)
             xp.add(buffer, t, out=buffer)
-            xp.multiply(buffer, c[0], out=t)
+            xp.multiply(buffer, rate, out=t)
         else:
-            xp.multiply(t, c[0], out=t)
+            xp.multiply(t, rate, out=t)
         xp.subtract(p, t, out=p)
 
-    def _variance(self, square: Array, g: Array, mean: Array, scratch: Scratch) -> Array:
-        xp, t = scratch.xp, scratch.like(g, 0)
-        average(mean, g, self.alpha, scratch)
+    def _variance(self, square: Array, mean: Array, scratch: Scratch) -> Array:
+        xp, t = scratch.xp, scratch.like(mean, 0)
         xp.multiply(mean, mean, out=t)
         xp.subtract(square, t, out=t)
         # For a constant gradient the difference is zero but for rounding, and a root of -1e-10 is NaN.

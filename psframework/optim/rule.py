@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -41,8 +41,13 @@ __all__ = [
     "update_threads",
 ]
 
-State = MutableMapping[str, Array]
+State: TypeAlias = dict[str, Array]
 """Slot name to array of the parameter's shape."""
+Scalars: TypeAlias = tuple[Any, ...]
+"""Numbers of one step: Python floats, or 0-d arrays of the update's dtype."""
+
+Cut: TypeAlias = Any
+"""An index that cuts a block out of an array."""
 
 _MASTER = "master"
 _KERNEL_SLOTS = 2  # scratch slots 0 and 1 belong to the rules, the others to this module
@@ -88,18 +93,24 @@ class UpdateRule(ABC):
 
     @abstractmethod
     def coefficients(self, step: int) -> tuple[float, ...]:
-        """What the arithmetic of this step needs, worked out once in double precision."""
+        """The numbers that the arithmetic of this step uses, worked out once in double precision."""
 
     @abstractmethod
-    def update_block(
-        self, p: Array, g: Array, state: Mapping[str, Array], c: tuple[float, ...], scratch: Scratch
-    ) -> None:
+    def update_block(self, p: Array, g: Array, state: State, c: Scalars, scratch: Scratch) -> None:
         """Updates one block in place: `p`, `g` and slots have one shape and dtype; `g` must not be written.
 
         Args:
-            c: what `coefficients` returned.
+            c: what `coefficients` returned, in the dtype of `p`.
             scratch: temporaries; slots 0 and 1 are free here.
         """
+
+    def scalars(self, step: int, parameter: Array) -> Scalars:
+        """`coefficients` as the arithmetic wants them: 0-d arrays, which NumPy takes up in half the time."""
+        numbers = self.coefficients(step)
+        if type(parameter) is not np.ndarray:
+            return numbers
+        dtype = _FLOAT32 if is_narrow(parameter.dtype) else parameter.dtype
+        return tuple(np.asarray(number, dtype) for number in numbers)
 
     def init_state(self, parameter: Array) -> dict[str, Array]:
         """The slots of a parameter before its first step: its shape and dtype, float32 for half precision."""
@@ -120,7 +131,23 @@ class UpdateRule(ABC):
             state: from `init_state` (or the same piece of it); updated in place.
             step: 1 for the first step.
         """
-        apply_blocks(self, parameter, gradient, state, step)
+        self.update_by(self.scalars(step, parameter), parameter, gradient, state)
+
+    def update_by(self, scalars: Scalars, parameter: Array, gradient: Array, state: State) -> None:
+        """`update` by what `scalars()` returned for the step, which many parameters may share."""
+        dtype = parameter.dtype
+        if (
+            type(parameter) is np.ndarray
+            and parameter.size <= BLOCK
+            and gradient.dtype is dtype
+            and dtype.char in "fd"
+            and gradient.shape == parameter.shape
+            and (not state or all(slot.shape == parameter.shape for slot in state.values()))
+        ):
+            # Small models spend their time on calls, not on arithmetic: nothing to cut, cast or sum.
+            self.update_block(parameter, gradient, state, scalars, scratch_for(parameter))
+        else:
+            _run(_Job(self, scalars, parameter, (gradient,), 1, state, None))
 
     def rate(self, step: int) -> float:
         """The learning rate of a step (the first is 1)."""
@@ -138,21 +165,19 @@ class UpdateRule(ABC):
         return values
 
 
-def penalised(p: Array, g: Array, weight_decay: float, scratch: Scratch) -> Array:
-    """g + weight_decay * p, the gradient with the L2 penalty's, in scratch slot 1, or `g` itself."""
-    if not weight_decay:
-        return g
+def penalised(p: Array, g: Array, weight_decay: Any, scratch: Scratch) -> Array:
+    """g + weight_decay * p, the gradient with the L2 penalty's, in scratch slot 1."""
     total = scratch.like(p, 1)
     scratch.xp.multiply(p, weight_decay, out=total)
     scratch.xp.add(total, g, out=total)
     return total
 
 
-def average(slot: Array, value: Array, decay: float, scratch: Scratch) -> None:
-    """slot = decay * slot + (1 - decay) * value, in place; overwrites scratch slot 0 (`value` may be it)."""
+def average(slot: Array, value: Array, decay: Any, share: Any, scratch: Scratch) -> None:
+    """slot = decay * slot + share * value, in place; overwrites scratch slot 0 (`value` may be it)."""
     xp, t = scratch.xp, scratch.like(slot, 0)
     xp.multiply(slot, decay, out=slot)
-    xp.multiply(value, 1 - decay, out=t)
+    xp.multiply(value, share, out=t)
     xp.add(slot, t, out=slot)
 
 
@@ -212,89 +237,84 @@ def apply_blocks(
         ArgumentError: shapes that differ, no gradient, a parameter that isn't floating-point.
     """
     gradients = tuple(gradient) if isinstance(gradient, Sequence) else (gradient,)
-    arrays = (parameter, *gradients, *state.values()) + (() if out is None else (out,))
-    _check(rule, parameter, gradients, arrays)
-    job = _Job(rule, rule.coefficients(step), contributors or len(gradients))
-    size = block_size(parameter)
-    if parameter.size <= size:
-        job.run(parameter, gradients, state, out)
-        return
-    if all(array.flags.c_contiguous for array in arrays):
-        parameter, state = parameter.reshape(-1), {name: slot.reshape(-1) for name, slot in state.items()}
-        gradients = tuple(g.reshape(-1) for g in gradients)
-        out = None if out is None else out.reshape(-1)
-    cuts = list(blocks(parameter.shape, size))
-    run_blocks(partial(job.run_at, cuts, parameter, gradients, state, out), len(cuts))
+    divisor = contributors or len(gradients)
+    _run(_Job(rule, rule.scalars(step, parameter), parameter, gradients, divisor, state, out))
 
 
-def _check(rule: UpdateRule, parameter: Array, gradients: Sequence[Array], arrays: Sequence[Array]) -> None:
-    if not gradients:
-        raise ArgumentError(f"{rule.name}: there is no gradient to apply")
-    for array in arrays:
-        if array.shape != parameter.shape:
-            raise ArgumentError(
-                f"{rule.name}: gradient, slots and out must have the parameter's shape {parameter.shape}; "
-                f"one has {array.shape}"
-            )
-    if not is_floating(parameter.dtype):
-        raise ArgumentError(f"{rule.name}: can only update floating-point parameters, not {parameter.dtype}")
-
-
-@dataclasses.dataclass(slots=True, frozen=True)
+@dataclasses.dataclass(slots=True)
 class _Job:
-    """One step of a rule: what is the same for all blocks."""
+    """One step for one parameter."""
 
     rule: UpdateRule
-    coefficients: tuple[float, ...]
+    scalars: Scalars
+    parameter: Array
+    gradients: tuple[Array, ...]
     divisor: int
+    state: State
+    out: Array | None
 
-    def run_at(
-        self,
-        cuts: list[tuple[slice, ...]],
-        parameter: Array,
-        gradients: tuple[Array, ...],
-        state: State,
-        out: Array | None,
-        index: int,
-    ) -> None:
+    def arrays(self) -> tuple[Array, ...]:
+        out = () if self.out is None else (self.out,)
+        return (self.parameter, *self.gradients, *self.state.values(), *out)
+
+    def flatten(self) -> None:
+        """Contiguous arrays as one axis, which is quicker to cut."""
+        self.parameter = self.parameter.reshape(-1)
+        self.gradients = tuple(gradient.reshape(-1) for gradient in self.gradients)
+        self.state = {name: slot.reshape(-1) for name, slot in self.state.items()}
+        self.out = None if self.out is None else self.out.reshape(-1)
+
+    def run_block(self, cuts: Sequence[Cut], index: int) -> None:
         cut = cuts[index]
-        self.run(
-            parameter[cut],
-            tuple(g[cut] for g in gradients),
-            {name: slot[cut] for name, slot in state.items()},
-            None if out is None else out[cut],
-        )
-
-    def run(
-        self, p: Array, gradients: tuple[Array, ...], state: Mapping[str, Array], out: Array | None
-    ) -> None:
-        scratch = scratch_for(p)
-        master = state.get(_MASTER)
-        target = p if master is None else _refreshed(master, p, scratch)
-        g = self._mean(gradients, target, scratch)
-        self.rule.update_block(target, g, state, self.coefficients, scratch)
+        p, scratch = self.parameter[cut], scratch_for(self.parameter)
+        state = {name: slot[cut] for name, slot in self.state.items()}
+        target = _refreshed(state[_MASTER], p, scratch) if _MASTER in state else p
+        if self.divisor == len(self.gradients) == 1 and self.gradients[0].dtype == target.dtype:
+            gradient = self.gradients[0][cut]
+        else:
+            gradient = self._mean(cut, target, scratch)
+        self.rule.update_block(target, gradient, state, self.scalars, scratch)
         if target is not p:
             p[...] = target
-        if out is not None:
-            out[...] = p
+        if self.out is not None:
+            self.out[cut] = p
 
-    def _mean(self, gradients: tuple[Array, ...], like: Array, scratch: Scratch) -> Array:
-        """The gradient in the dtype of the update: the caller's own array where nothing has to be done."""
-        first, *others = gradients
-        if not others and self.divisor == 1:
-            return first if first.dtype == like.dtype else _cast(first, like, scratch, _KERNEL_SLOTS)
+    def _mean(self, cut: Cut, like: Array, scratch: Scratch) -> Array:
+        """The gradients' mean in the precision of the update."""
         total = scratch.like(like, _KERNEL_SLOTS)
-        total[...] = first
-        for other in others:
-            scratch.xp.add(total, other, out=total, casting="same_kind", dtype=like.dtype)
-        scratch.xp.divide(total, self.divisor, out=total)
+        total[...] = self.gradients[0][cut]
+        for gradient in self.gradients[1:]:
+            scratch.xp.add(total, gradient[cut], out=total, casting="same_kind", dtype=like.dtype)
+        if self.divisor != 1:
+            scratch.xp.divide(total, self.divisor, out=total)
         return total
 
 
-def _cast(array: Array, like: Array, scratch: Scratch, slot: int) -> Array:
-    cast = scratch.like(like, slot)
-    cast[...] = array
-    return cast
+def _run(job: _Job) -> None:
+    arrays = job.arrays()
+    _check(job, arrays)
+    size = block_size(job.parameter)
+    if job.parameter.size <= size:
+        job.run_block((...,), 0)
+        return
+    if all(array.flags.c_contiguous for array in arrays):
+        job.flatten()
+    cuts = list(blocks(job.parameter.shape, size))
+    run_blocks(partial(job.run_block, cuts), len(cuts), cost=1 + len(job.state))
+
+
+def _check(job: _Job, arrays: Sequence[Array]) -> None:
+    name, parameter = job.rule.name, job.parameter
+    if not job.gradients:
+        raise ArgumentError(f"{name}: there is no gradient to apply")
+    for array in arrays:
+        if array.shape != parameter.shape:
+            raise ArgumentError(
+                f"{name}: gradient, slots and out must have the parameter's shape {parameter.shape}; "
+                f"one has {array.shape}"
+            )
+    if not is_floating(parameter.dtype):
+        raise ArgumentError(f"{name}: can only update floating-point parameters, not {parameter.dtype}")
 
 
 def _refreshed(master: Array, p: Array, scratch: Scratch) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from psframework.backend import Array
 from psframework.optim.blocks import Scratch
 from psframework.optim.optimizer import Optimizer, Params
-from psframework.optim.rule import UpdateRule, penalised
+from psframework.optim.rule import Scalars, State, UpdateRule, penalised
 from psframework.optim.schedule import Rate
 
 _BUFFER = "momentum_buffer"
@@ -37,33 +37,33 @@ class SGDRule(UpdateRule):
         return {_BUFFER: 0.0} if self.momentum else {}
 
     def coefficients(self, step: int) -> tuple[float, ...]:
-        """Rate, and the share of the gradient that enters the momentum: all of it at the first step."""
-        return self.rate(step), 1.0 if step == 1 else 1.0 - self.dampening
+        """Rate; momentum and the gradient's share in it, which is all at the first step; weight decay."""
+        share = 1.0 if step == 1 else 1.0 - self.dampening
+        return self.rate(step), self.momentum, share, self.weight_decay
 
-    def update_block(
-        self, p: Array, g: Array, state: Mapping[str, Array], c: tuple[float, ...], scratch: Scratch
-    ) -> None:
+    def update_block(self, p: Array, g: Array, state: State, c: Scalars, scratch: Scratch) -> None:
         """Updates one block in place."""
-        rate, share = c
-        xp = scratch.xp
-        temporary = scratch.like(p, 0)
-        g = penalised(p, g, self.weight_decay, scratch)
+        rate, momentum, share, decay = c
+        xp, temporary = scratch.xp, scratch.like(p, 0)
+        if self.weight_decay:
+            g = penalised(p, g, decay, scratch)
         if self.momentum:
-            g = self._with_momentum(g, state[_BUFFER], share, scratch)
+            g = self._with_momentum(g, state[_BUFFER], (momentum, share), scratch)
         xp.multiply(g, rate, out=temporary)
         xp.subtract(p, temporary, out=p)
 
-    def _with_momentum(self, g: Array, buffer: Array, share: float, scratch: Scratch) -> Array:
+    def _with_momentum(self, g: Array, buffer: Array, c: Scalars, scratch: Scratch) -> Array:
+        momentum, share = c
         xp, temporary = scratch.xp, scratch.like(g, 0)
-        xp.multiply(buffer, self.momentum, out=buffer)
-        if share == 1.0:
-            xp.add(buffer, g, out=buffer)
-        else:
+        xp.multiply(buffer, momentum, out=buffer)
+        if self.dampening:
             xp.multiply(g, share, out=temporary)
             xp.add(buffer, temporary, out=buffer)
+        else:
+            xp.add(buffer, g, out=buffer)
         if not self.nesterov:
             return buffer
-        xp.multiply(buffer, self.momentum, out=temporary)
+        xp.multiply(buffer, momentum, out=temporary)
         xp.add(temporary, g, out=temporary)
         return temporary
 

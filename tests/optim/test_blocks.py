@@ -78,7 +78,7 @@ def test_a_helper_thread_takes_part() -> None:
             both.wait(10)  # passes only if two threads are in here at once
         seen.add(threading.get_ident())
 
-    run_blocks(work, 8)
+    run_blocks(work, 16)
     assert len(seen) == 2
 
 
@@ -91,7 +91,7 @@ def test_an_error_in_a_block_arrives(threads: int) -> None:
             raise FloatingPointError("seven")
 
     with pytest.raises(FloatingPointError, match="seven"):
-        run_blocks(work, 8)
+        run_blocks(work, 16)
 
 
 def test_errstate_of_the_caller_holds_in_helpers() -> None:
@@ -105,7 +105,7 @@ def test_errstate_of_the_caller_holds_in_helpers() -> None:
         states.append(np.geterr()["over"])
 
     with np.errstate(over="raise"):
-        run_blocks(work, 8)
+        run_blocks(work, 16)
     assert set(states) == {"raise"}
 
 

@@ -81,7 +81,7 @@ def test_bits_do_not_depend_on_how_a_parameter_is_cut(
 
 @every_rule
 def test_bits_do_not_depend_on_blocks_and_threads(rule: UpdateRule) -> None:
-    n = 5 * BLOCK + 17
+    n = 13 * BLOCK + 17
     start, gradients = arrays((n,))
     results = []
     for threads in (1, 3):
