@@ -1,0 +1,206 @@
+"""The call stream against torch.distributed.rpc: small calls one by one, 64 in flight, 64 MiB one way.
+
+    python benchmarks/rpc.py --torch-python /path/to/python [--reps 5]
+
+Sides are interleaved in one run, pinned alike (client on one core, server on another; with PSF_BENCH_PIN=0
+neither is), with the same allocator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import grpc
+import numpy as np
+from google.protobuf.wrappers_pb2 import FloatValue
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks._peer import (
+    Row,
+    Side,
+    add_torch_argument,
+    interleave,
+    percentile,
+    pin,
+    report,
+    serve_side,
+    set_allocator,
+)
+from psframework.proto.v1.call_pb2 import Chunk
+from psframework.rpc.agent import Agent
+from psframework.rpc.call import Call, PeerInfo
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.limits import AgentOptions
+from psframework.rpc.options import server_options
+from psframework.rpc.peer import Peer
+from psframework.rpc.security import Security
+from psframework.rpc.service import Method
+from psframework.wire.lanes import parse
+
+CALLS, INFLIGHT_CALLS, WINDOW, MIB = 1000, 8000, 64, 1 << 20
+ROWS = (
+    Row("latency", "echo, one by one, p50", "us", 1e6, 1.0, lower_is_better=True),
+    Row("inflight", "echo, 64 in flight", "calls/s", 1.0, 5.0),
+    Row("push", "64 MiB one way, shared memory", "GB/s", 1e-9, 2.0),
+    Row("latency_tcp", "echo, one by one, p50, torch on TCP", "us", 1e6, 0.4, lower_is_better=True),
+    Row("push_tcp", "64 MiB one way, striped / TCP", "GB/s", 1e-9, 1.5),
+)
+
+
+class EchoService:
+    """What torch's side does, here."""
+
+    name = "bench.EchoService"
+
+    def methods(self) -> Sequence[Method]:
+        return [
+            Method("Echo", FloatValue, FloatValue, self.echo),
+            Method("Sink", Chunk, Chunk, self.sink),
+        ]
+
+    def echo(self, request: FloatValue, call: Call) -> FloatValue:
+        return request
+
+    async def sink(self, request: Chunk, call: Call) -> Chunk:
+        async for _ in call.payload.parts():
+            pass
+        return Chunk()
+
+
+def make_agent(name: str, folder: str, lanes: str) -> Agent:
+    options = AgentOptions(lanes=parse(lanes), segment_directory=folder)
+    info = PeerInfo(name, "bench", "", 1)
+    return Agent(info, security=Security.plaintext(), services=[EchoService()], options=options)
+
+
+def serve(folder: str, lanes: str, pipe: Connection) -> None:
+    """The server's process."""
+
+    async def main() -> None:
+        async with make_agent("server", folder, lanes) as agent:
+            server = grpc.aio.server(options=server_options())
+            server.add_generic_rpc_handlers(tuple(agent.handlers()))
+            pipe.send(server.add_insecure_port("127.0.0.1:0"))
+            await server.start()
+            await asyncio.get_running_loop().run_in_executor(None, pipe.poll, None)
+        await server.stop(0)
+
+    set_allocator()
+    pin(1)
+    asyncio.run(main())
+
+
+class Client:
+    """The client's process: one loop, driven one repetition at a time."""
+
+    def __init__(self, runner: asyncio.Runner, peer: Peer) -> None:
+        self._runner = runner
+        self._peer = peer
+        self._array = np.ones(16 * MIB, np.float32)
+
+    def case(self, body: Callable[[], Awaitable[float]]) -> Callable[[], float]:
+        async def run() -> float:
+            return await body()
+
+        return lambda: self._runner.run(run())
+
+    async def echo(self) -> None:
+        await self._peer.call(
+            "/bench.EchoService/Echo", FloatValue(value=1), FloatValue, deadline=Deadline.after(60)
+        )
+
+    async def latency(self) -> float:
+        times = []
+        for _ in range(CALLS):
+            start = time.perf_counter()
+            await self.echo()
+            times.append(time.perf_counter() - start)
+        return percentile(times, 0.5)
+
+    async def inflight(self) -> float:
+        start = time.perf_counter()
+        for _ in range(INFLIGHT_CALLS // WINDOW):  # in rounds of 64, as torch's side
+            await asyncio.gather(*(self.echo() for _ in range(WINDOW)))
+        return INFLIGHT_CALLS / (time.perf_counter() - start)
+
+    async def push(self) -> float:
+        part, n = memoryview(self._array).cast("B"), 6
+        start = time.perf_counter()
+        for _ in range(n):
+            await self._peer.call(
+                "/bench.EchoService/Sink", Chunk(), Chunk, parts=[part], deadline=Deadline.after(60)
+            )
+        return n * 64 * MIB / (time.perf_counter() - start)
+
+
+def run_side(lanes: str) -> None:
+    """Our side: a server process, and this one as the client."""
+    set_allocator()
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+        mine, theirs = get_context("spawn").Pipe()
+        server = get_context("spawn").Process(target=serve, args=(folder, lanes, theirs))
+        server.start()
+        pin(0)
+        agent = make_agent("client", folder, lanes)
+        port = mine.recv()
+
+        async def start() -> Peer:
+            await agent.__aenter__()
+            return await agent.connect(
+                [f"127.0.0.1:{port}"], name="server", role="bench", deadline=Deadline.after(30)
+            )
+
+        client = Client(runner, runner.run(start()))
+        cases = {"latency": client.latency, "inflight": client.inflight, "push": client.push}
+        cases |= {"push_tcp": client.push, "latency_tcp": client.latency}
+        serve_side({name: client.case(body) for name, body in cases.items()})
+        runner.run(agent.close())
+        mine.send("stop")
+        server.join()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    add_torch_argument(parser)
+    args = parser.parse_args()
+    if args.side:
+        run_side(args.side)
+        return 0
+    here = [sys.executable, __file__, "--side"]
+    torch = [args.torch_python, str(Path(__file__).with_name("_torch_rpc.py"))]
+    same_host, network = ("latency", "inflight", "push"), ("latency_tcp", "push_tcp")
+    figures = {}
+    for lanes, transport, cases in (
+        ("inline,striped,shm", "default", same_host),
+        ("inline,striped", "uv", network),
+    ):
+        sides = [Side("psframework", [*here, lanes])]
+        if args.torch_python:
+            sides.append(Side("torch", [*torch, transport]))
+        for side in sides:
+            side.__enter__()
+        try:
+            figures |= interleave(sides, cases, args.reps)
+        finally:
+            for side in sides:
+                side.__exit__(None, None, None)
+    if not args.torch_python:
+        print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
+    return 0 if report(figures, ROWS, ours="psframework", peers=["torch"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
