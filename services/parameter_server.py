@@ -7,7 +7,7 @@ from psframework.parameter_server.servicer import ShardServicer
 
 async def build(parts: Parts[ParameterServerSettings]) -> None:
     """A shard is one typed service."""
-    parts.services.append(ShardServicer(memory_limit=parts.settings.memory_limit))
+    parts.services.append(ShardServicer(parts.settings.memory_limit, parts.may_serve))
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from psframework.cluster.process import ServiceProcess
 from psframework.cluster.token import publish_token, withdraw_token
 from psframework.errors import ArgumentError, NotRegistered
 from psframework.rpc.security import new_token, write_token
+from psframework.wire.lanes import parse
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
@@ -152,6 +153,7 @@ def local_cluster(
         lanes: lanes the services offer, e.g. "inline,striped"; None: all that this machine can.
 
     Raises:
+        ConfigurationError: a lane of another name.
         ArgumentError: a negative count, or a kind of process that this version does not have.
     """
     for kind, count in (("replicas", replicas), ("workers", workers), ("stages", stages)):
@@ -164,6 +166,8 @@ def local_cluster(
             f"local_cluster(parameter_servers={parameter_servers}): a count can't be negative"
         )
     offered = lanes if lanes is None or isinstance(lanes, str) else ",".join(lanes)
+    if offered is not None:
+        parse(offered)
     return LocalCluster(LocalOptions(parameter_servers=parameter_servers, lanes=offered))
 
 

@@ -57,6 +57,10 @@ class Parts(Generic[S]):
     membership: Membership | None = None
     agent: Agent | None = None
 
+    def may_serve(self) -> bool:
+        """Whether this process holds its lease; one that runs alone needs none."""
+        return self.membership is None or self.membership.holds_lease
+
     def idle(self) -> bool:
         """Whether no call of a peer runs here."""
         peers = self.agent.peers if self.agent is not None else ()

@@ -63,11 +63,11 @@ class Settings(BaseSettings):
     @classmethod
     def _ports(cls, value: object) -> object:
         text = value[0] if isinstance(value, list) and len(value) == 1 else value
-        if not isinstance(text, str):
+        if not isinstance(text, str | int):
             return value
-        low, _, high = text.partition("-")
+        low, _, high = str(text).partition("-")
         if not (low.isdecimal() and high.isdecimal()):
-            raise ValueError(f"{text!r} is not LOW-HIGH, such as 7000-7100")
+            raise ValueError(f"{text} is not LOW-HIGH, such as 7000-7100")
         return int(low), int(high)
 
     @classmethod

@@ -61,9 +61,16 @@ def test_empty_variables_mean_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.load().tls_dir is None
 
 
+def test_a_port_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ServiceSettings.from_command_line(["--port-range", "7000-7100"], "x").port_range == (7000, 7100)
+    monkeypatch.setenv("PSF_PORT_RANGE", "1-2")
+    assert ServiceSettings.load().port_range == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--port-range", "7000"], r"--port-range \(PSF_PORT_RANGE\).*7000 is not LOW-HIGH"),
         (["--lease", "abc"], r"--lease \(PSF_LEASE\).*number"),
         (["--lease", "-1"], r"--lease \(PSF_LEASE\).*greater than 0"),
         (["--memory-limit", "3"], r"--memory-limit \(PSF_MEMORY_LIMIT\)"),

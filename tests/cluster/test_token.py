@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from psframework.cluster.token import find_token, publish_token
+from psframework.cluster.token import find_token, publish_token, withdraw_token
 from psframework.errors import ConfigurationError
 
 
@@ -20,7 +20,8 @@ def test_published_tokens_are_found_on_loopback_only() -> None:
     assert find_token(["localhost:4711"]) == "secret"
     assert find_token(["127.0.0.1:4712"]) is None
     assert find_token(["10.0.0.1:4711"]) is None, "the token must not travel to another host"
-    path.unlink()
+    withdraw_token(path)
+    assert not path.parent.exists()
     assert find_token(["127.0.0.1:4711"]) is None
 
 

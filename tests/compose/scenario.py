@@ -112,10 +112,10 @@ def test_processes_are_not_root_and_keys_are_private(project: Project) -> None:
 
 def test_a_script_on_the_host_trains_through_both_shards(project: Project) -> None:
     """README's own lines, outside the compose network, over mutual TLS."""
-    script = project.folder / "loop.py"
-    script.write_text(readme_loop())
-    out = project.run(sys.executable, str(script), timeout=120, **project.environment)
+    out = project.run(sys.executable, "examples/train.py", timeout=120, **project.environment)
     assert "accuracy" in out
+    models = {model["model"]: model for model in project.status()["models"]}
+    assert models["model"]["shards"] == ["parameter-server-0", "parameter-server-1"], "through both shards"
 
 
 def test_the_train_profile(project: Project) -> None:
@@ -177,9 +177,3 @@ def test_down_is_quick(project: Project) -> None:
     states = project.compose("ps", "-a", "--format", "json")
     codes = {entry["Service"]: entry["ExitCode"] for entry in map(json.loads, states.splitlines())}
     assert codes == dict.fromkeys(codes, 0), "all drained within their grace, none was killed"
-
-
-def readme_loop() -> str:
-    """The training loop of README: its first Python block that connects."""
-    blocks = (ROOT / "README.md").read_text().split("```python")[1:]
-    return next(block.split("```")[0] for block in blocks if "psf.connect" in block)

@@ -1,7 +1,8 @@
 """Brings the shipped docker-compose.yml up under a real engine, and runs `scenario.py` against it.
 
-Where no engine runs, PSF_COMPOSE_TOOLS (default ../shared/tools/compose) may hold two scripts: `prep.sh CACHE PROJECT`
-makes a private one, `engine-exec.sh CACHE COMMAND` runs a command with it. Else the test skips and says why.
+Where no engine runs, PSF_COMPOSE_TOOLS (default ../shared/tools/compose) may hold two scripts: `prep.sh CACHE
+PROJECT` makes a private one, `engine-exec.sh CACHE COMMAND` runs a command with it. Else the test skips, and
+says why.
 """
 
 import os

@@ -18,7 +18,7 @@ from psframework.cli.demo.run import DemoOptions, run_demo
 from psframework.cli.demo.trainer import steps_per_epoch
 from psframework.errors import ArgumentError, PeerLost
 
-COMPOSE = "docker compose up -d --wait && docker compose --profile train up train"
+COMPOSE = "docker compose up -d --wait && docker compose --profile train run --rm train"
 
 
 def demo(

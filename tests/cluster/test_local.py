@@ -1,0 +1,138 @@
+"""Local clusters are real processes: named, killable, restartable on the same port, and gone afterwards."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from psframework.cluster.connect import connect
+from psframework.cluster.local import LocalCluster, LocalOptions, local_cluster
+from psframework.cluster.process import child_environment
+from psframework.cluster.token import find_token
+from psframework.errors import ArgumentError, ConfigurationError, NotRegistered, PeerLost
+from psframework.rpc.deadline import Deadline
+
+
+@pytest.fixture(scope="module")
+async def local() -> AsyncIterator[LocalCluster]:
+    async with local_cluster(parameter_servers=2) as cluster:
+        yield cluster
+
+
+async def test_processes_have_the_names_of_the_design(local: LocalCluster) -> None:
+    assert list(local.processes) == ["coordinator", "parameter-server-0", "parameter-server-1"]
+    assert len({process.pid for process in local.processes.values()} | {os.getpid()}) == 4
+    async with connect(local.address) as cluster:
+        names = [member.name for member in cluster.members(role="parameter-server")]
+        assert sorted(names) == ["parameter-server-0", "parameter-server-1"]
+
+
+async def test_a_killed_shard_is_missed_and_restarts_on_its_port(local: LocalCluster) -> None:
+    shard = local.processes["parameter-server-0"]
+    async with connect(local.address) as cluster:
+        before = cluster.membership.find("parameter-server-0")
+        assert before is not None
+        pid, address = shard.pid, shard.address
+        shard.kill()
+        await cluster.membership.wait_for(
+            lambda view: view.find("parameter-server-0") is None, Deadline.after(8)
+        )
+        await local.restart("parameter-server-0")
+        await cluster.membership.wait_for(
+            lambda view: bool(view.find("parameter-server-0")), Deadline.after(8)
+        )
+        after = cluster.membership.find("parameter-server-0")
+    assert after is not None
+    assert after.addresses == before.addresses == (address,)
+    assert after.incarnation > before.incarnation
+    assert shard.pid != pid
+
+
+async def test_a_restarted_coordinator_keeps_the_members(local: LocalCluster) -> None:
+    async with connect(local.address) as cluster:
+        before = {member.name: member.incarnation for member in cluster.members()}
+        local.processes["coordinator"].kill()
+        await local.restart("coordinator")
+        await cluster.barrier("after-the-restart", 1)
+        assert {member.name: member.incarnation for member in cluster.members()} == before
+
+
+async def test_restart_of_nobody(local: LocalCluster) -> None:
+    with pytest.raises(NotRegistered, match=r"no process 'worker-0'.*coordinator, parameter-server-0"):
+        await local.restart("worker-0")
+
+
+async def test_leaving_does_not_raise_for_what_is_already_gone() -> None:
+    async with local_cluster(parameter_servers=1) as local:
+        for process in local.processes.values():
+            process.kill()
+        token = local.address
+        assert find_token([token]) == local.token
+    assert find_token([token]) is None
+    assert not any(process.alive for process in local.processes.values())
+
+
+def folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("psf-local-*"))
+
+
+async def test_a_cluster_that_can_not_start_says_why_and_leaves_nothing() -> None:
+    before = folders()
+    children = set(psutil.Process().children())
+    with pytest.raises(
+        PeerLost, match="coordinator ended with status 2.*refusing to serve plaintext on 1.2.3.4"
+    ):
+        async with LocalCluster(LocalOptions(parameter_servers=1, bind="1.2.3.4:1")):
+            pass
+    assert folders() == before
+    assert set(psutil.Process().children()) == children
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"workers": 1}, {"stages": 2}, {"replicas": 1}, {"parameter_servers": -1}]
+)
+def test_counts_that_can_not_be(arguments: dict[str, int]) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(arguments))):
+        local_cluster(**arguments)
+
+
+def test_lanes_that_do_not_exist() -> None:
+    with pytest.raises(ConfigurationError, match="'pigeon': name some of inline, striped, shm"):
+        local_cluster(parameter_servers=1, lanes=["inline", "pigeon"])
+
+
+def test_a_script_without_a_main_guard_is_not_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "import asyncio\n"
+        "from psframework.cluster.local import local_cluster\n"
+        "print('once', flush=True)\n"
+        "async def main():\n"
+        "    async with local_cluster(parameter_servers=1) as local:\n"
+        "        print(len(local.processes))\n"
+        "asyncio.run(main())\n"
+    )
+    result = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=child_environment(),
+        check=False,
+    )
+    assert result.stdout.split() == ["once", "2"], result.stderr
+
+
+async def test_processes_of_a_cluster_share_the_cores(local: LocalCluster) -> None:
+    threads = {
+        name: psutil.Process(process.pid).num_threads()
+        for name, process in local.processes.items()
+        if process.alive
+    }
+    assert threads
+    assert max(threads.values()) < 60, threads
