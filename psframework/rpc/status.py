@@ -77,7 +77,7 @@ BY_CODE = {row.code: row.error for row in TABLE if row.bare} | {
 }
 # Raised again here, these would end a generator or the process instead of reaching an `except`.
 _NEVER_REBUILT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
-_TLS_WORDS = ("handshak", "ssl_error", "certificate", "peer name", "tls", "unauthenticated")
+_TLS_WORDS = ("handshake", "ssl_error", "certificate", "peer name", "tls", "unauthenticated")
 _NEVER_SENT_WORDS = ("failed to connect", "connection refused", "resolving", "no address")
 
 
