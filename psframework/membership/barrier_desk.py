@@ -48,10 +48,9 @@ class BarrierDesk:
         future = self._futures[key]
         self._calls[key] = self._calls.get(key, 0) + 1
         try:
-            if change is None:
-                self.settle(outcomes)
-            else:
-                self._submit(change).add_done_callback(lambda done: self._stored(outcomes, done))
+            if outcomes:  # also for a repeated entry: its release may not be durable yet
+                stored = self._submit(change or Change(()))
+                stored.add_done_callback(lambda done: self._stored(outcomes, done))
             return await asyncio.shield(future)
         finally:
             # A retry may have come before the broken call of the same entry was noticed.

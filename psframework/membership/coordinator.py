@@ -134,7 +134,9 @@ class Coordinator:
         if change is None:
             await self.flushed()
         else:
-            await self._published(replace(change, writes=change.writes + self._jobs.begin(member.job)))
+            await self._published(
+                replace(change, writes=change.writes + self._jobs.begin(member.job, self.clock()))
+            )
         return member
 
     async def leave(self, incarnation: int) -> None:

@@ -100,6 +100,9 @@ class Heartbeat:
                 log.debug("renewal failed: %s", error)
             self._addresses.failed(address)
             return min(RETRY, renewal_interval(self._lease.seconds))
+        except Exception:  # a thread or descriptor too many, say; without this thread the member is lost
+            log.exception("renewal failed")
+            return RETRY
         self._lease.answered(sent_at, response.lease_seconds)
         return renewal_interval(self._lease.seconds)
 

@@ -32,11 +32,16 @@ class JobTable:
         for key, _ in items:
             self._jobs[key.removeprefix(JOB_PREFIX)] = _Job(DEFAULT_LEASE, now + DEFAULT_LEASE)
 
-    def begin(self, job: str) -> tuple[Write, ...]:
-        """A member of `job` joins; returns what to store: nothing if the job is known."""
-        if not job or job in self._jobs:
+    def begin(self, job: str, now: float) -> tuple[Write, ...]:
+        """A member of `job` is about to join; returns what to store.
+
+        The job is kept for one lease more, within which the member is observed (or its join has failed).
+        """
+        if not job:
             return ()
-        self._jobs[job] = _Job(DEFAULT_LEASE, None)
+        known = self._jobs.setdefault(job, _Job(DEFAULT_LEASE, now))
+        if known.ends_at is not None:
+            known.ends_at = now + known.lease_s
         return (Write(JOB_PREFIX + job, b""),)
 
     def observe(self, members: Iterable[Member], now: float) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 
-from psframework.errors import PsfError, ResourceExhausted
+from psframework.errors import PeerLost, PsfError, ResourceExhausted
 from psframework.membership.store import Change, Store
 
+log = logging.getLogger(__name__)
 _Item = tuple[int, Change, "asyncio.Future[None]"]
 
 
@@ -52,10 +54,15 @@ class Journal:
 
         Raises (from the future):
             ResourceExhausted: the store could not be written; the change was undone.
+            PeerLost: the journal is closed; the change was undone.
         """
         assert self._loop is not None, "the journal is not open"
         item = (self._round, change, self._loop.create_future())
         item[2].add_done_callback(_retrieve)
+        if self._closing:
+            change.undo()
+            item[2].set_exception(PeerLost("the coordinator has stopped", peer="coordinator"))
+            return item[2]
         self._pending.append(item)
         with self._wake:
             self._queue.append(item)
@@ -99,9 +106,7 @@ class Journal:
         if error is None:
             for _, change, done in batch:
                 self._pending.popleft()
-                change.publish()
-                if not done.done():
-                    done.set_result(None)
+                _publish(change, done)
             return
         self._round += 1
         told = error if isinstance(error, PsfError) else ResourceExhausted(f"the store failed: {error}")
@@ -110,6 +115,22 @@ class Journal:
             if not done.done():
                 done.set_exception(told)
         self._pending.clear()
+
+
+def _publish(change: Change, done: asyncio.Future[None]) -> None:
+    """A change that can't be published must not keep those after it from being so."""
+    error: Exception | None = None
+    try:
+        change.publish()
+    except Exception as failure:
+        log.exception("a stored change could not be published")
+        error = failure
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:

@@ -90,6 +90,8 @@ class Registry:
         spec.check()
         earlier = self._members.get(self._by_nonce.get(spec.nonce, 0)) if spec.nonce else None
         if earlier is not None:
+            # The holder counts its lease from sending this repetition, so it must not end before that.
+            self.leases.renew(earlier.incarnation, 0, now)
             return earlier, None
         departed: tuple[Departure, ...] = ()
         holder = self._members.get(self._names.get(spec.name, 0))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from psframework.errors import ResourceExhausted
+from psframework.errors import PeerLost, ResourceExhausted
 from psframework.membership.journal import Journal
 from psframework.membership.store import Change, MemoryStore, Write
 
@@ -97,4 +97,30 @@ async def test_nobody_need_wait_for_a_change() -> None:
     store.gate.release(5)
     async with Journal(store) as journal:
         journal.submit(change("a", log))
+    assert log == ["-a"]
+
+
+async def test_a_change_that_cannot_be_published_keeps_back_none_after_it() -> None:
+    store, log = GatedStore(), []
+
+    def fail() -> None:
+        raise RuntimeError("a broken listener")
+
+    async with Journal(store) as journal:
+        broken = journal.submit(Change((Write("a", b""),), fail))
+        after = journal.submit(change("b", log))
+        store.gate.release(2)
+        with pytest.raises(RuntimeError, match="broken listener"):
+            await asyncio.wait_for(asyncio.shield(broken), 10)
+        await asyncio.wait_for(asyncio.shield(after), 10)
+        await journal.flushed()
+    assert log == ["+b"]
+
+
+async def test_a_change_after_the_end_is_refused() -> None:
+    log: list[str] = []
+    async with Journal(MemoryStore()) as journal:
+        pass
+    with pytest.raises(PeerLost, match="stopped"):
+        await asyncio.wait_for(asyncio.shield(journal.submit(change("a", log))), 10)
     assert log == ["-a"]
