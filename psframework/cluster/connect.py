@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from psframework.cluster.handle import Cluster, current
@@ -16,7 +16,7 @@ from psframework.rpc.call import PeerInfo
 from psframework.rpc.certificates import CERT, describe
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.process import configure_process
-from psframework.rpc.security import Security
+from psframework.rpc.security import Security, is_loopback
 from psframework.rpc.serve import ServeOptions, serve
 from psframework.rpc.service import Service
 from psframework.wire.lanes import offered
@@ -64,15 +64,19 @@ async def connect(
         join = Membership.join(settings.coordinator, request, security, timeout)
         membership = await stack.enter_async_context(join)
         agent = await stack.enter_async_context(make_agent(membership, security, settings))
-        for each in listed[:1]:
-            bind = f"0.0.0.0:{each.rpartition(':')[2]}"
-            quiet = ServeOptions(announce=False)  # the program's output is its own
-            server = serve(agent.handlers(), bind=bind, security=security, options=quiet)
-            await stack.enter_async_context(server)
+        if listed:
+            await stack.enter_async_context(_listen(agent, security, listed[0]))
         cluster = Cluster(membership, agent, job, timeout)
         stack.push_async_callback(cluster.shutdown)
         with current(cluster):
             yield cluster
+
+
+def _listen(agent: Agent, security: Security, address: str) -> AbstractAsyncContextManager[Serving]:
+    """Serves calls on the port of an advertised address: on loopback if it is one, else on all interfaces."""
+    host, _, port = address.rpartition(":")
+    bind = f"{host if is_loopback(host) else '0.0.0.0'}:{port}"
+    return serve(agent.handlers(), bind=bind, security=security, options=ServeOptions(announce=False))
 
 
 def client_security(settings: Settings) -> Security:

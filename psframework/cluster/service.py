@@ -99,14 +99,32 @@ async def _run(role: str, settings: S, build: Build[S]) -> None:
         parts = Parts(settings, security, stack)
         await build(parts)
         server, late = await _bind(parts)
-        if role != COORDINATOR and settings.coordinator:
-            parts.membership = await stack.enter_async_context(_join(parts, role, server.address))
-        parts.agent = await stack.enter_async_context(_agent(role, parts))
-        late.handlers = parts.agent.handlers()
-        await server.set_serving(True)
-        if parts.membership is not None:
-            announce(f"joined as {parts.membership.member.name}")
-        await server.wait_stopped()
+        ending = asyncio.create_task(server.wait_stopped(), name="psf-ending")
+        stack.push_async_callback(_cancel, ending)
+        await asyncio.sleep(0)  # it handles signals from here on
+        announce(f"serving on {server.address}")
+        joining = asyncio.create_task(_go_live(role, parts, server, late), name="psf-joining")
+        stack.push_async_callback(_cancel, joining)
+        await asyncio.wait({ending, joining}, return_when=asyncio.FIRST_COMPLETED)
+        if joining.done():
+            joining.result()
+            await ending
+
+
+async def _go_live(role: str, parts: Parts[S], server: Serving, late: LateHandlers) -> None:
+    """Joins the cluster, if there is one, and lets calls in."""
+    if role != COORDINATOR and parts.settings.coordinator:
+        parts.membership = await parts.stack.enter_async_context(_join(parts, role, server.address))
+    parts.agent = await parts.stack.enter_async_context(_agent(role, parts))
+    late.handlers = parts.agent.handlers()
+    await server.set_serving(True)
+    if parts.membership is not None:
+        announce(f"joined as {parts.membership.member.name}")
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _bind(parts: Parts[S]) -> tuple[Serving, LateHandlers]:
@@ -118,6 +136,7 @@ async def _bind(parts: Parts[S]) -> tuple[Serving, LateHandlers]:
         max_request=settings.max_request,
         service_names=(CALL_SERVICE, *(service.name for service in parts.services)),
         idle=parts.idle,
+        announce=False,
     )
     server = await parts.stack.enter_async_context(
         serve([late], servicers=parts.servicers, bind=settings.bind, security=parts.security, options=options)

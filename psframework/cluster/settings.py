@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from psframework.errors import ConfigurationError
+from psframework.wire.lanes import parse
 
 PortRange = Annotated[tuple[int, int], NoDecode]
 Names = Annotated[tuple[str, ...], NoDecode]
@@ -58,6 +59,13 @@ class Settings(BaseSettings):
         if not isinstance(items, Sequence):
             return value
         return tuple(part.strip() for item in items for part in str(item).split(",") if part.strip())
+
+    @field_validator("lanes")
+    @classmethod
+    def _lanes(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse(value)
+        return value
 
     @field_validator("port_range", mode="before", check_fields=False)
     @classmethod

@@ -85,7 +85,7 @@ async def test_a_cluster_that_can_not_start_says_why_and_leaves_nothing() -> Non
     before = folders()
     children = set(psutil.Process().children())
     with pytest.raises(
-        PeerLost, match="coordinator ended with status 2.*refusing to serve plaintext on 1.2.3.4"
+        PeerLost, match=r"coordinator ended with status 2.*refusing to serve plaintext on 1\.2\.3\.4"
     ):
         async with LocalCluster(LocalOptions(parameter_servers=1, bind="1.2.3.4:1")):
             pass
@@ -102,7 +102,7 @@ def test_counts_that_can_not_be(arguments: dict[str, int]) -> None:
 
 
 def test_lanes_that_do_not_exist() -> None:
-    with pytest.raises(ConfigurationError, match="'pigeon': name some of inline, striped, shm"):
+    with pytest.raises(ConfigurationError, match="'inline,pigeon': name some of inline, striped, shm"):
         local_cluster(parameter_servers=1, lanes=["inline", "pigeon"])
 
 
