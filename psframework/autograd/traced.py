@@ -181,7 +181,15 @@ class Traced:
         return backend.asnumpy(self._data)
 
     def item(self) -> Any:
-        """The only element, as a Python number."""
+        """The only element, as a Python number.
+
+        Raises:
+            ArgumentError: there is not exactly one.
+        """
+        if self._data.size != 1:
+            raise ArgumentError(
+                f"a tensor of shape {self.shape} is no single number: index or reduce it first"
+            )
         return self._data.item()
 
     def tolist(self) -> Any:
@@ -192,16 +200,16 @@ class Traced:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __float__(self) -> float:
-        return float(self._data)
+        return float(self.item())
 
     def __int__(self) -> int:
-        return int(self._data)
+        return int(self.item())
 
     def __index__(self) -> int:
         return self._data.__index__()
 
     def __bool__(self) -> bool:
-        return bool(self._data)
+        return bool(self.item())
 
     def __len__(self) -> int:
         return len(self._data)

@@ -23,7 +23,7 @@ from psframework.backend import Array
 from psframework.errors import ArgumentError
 
 # (gradient, first operand, second operand, result) -> contribution of one operand, still broadcast.
-# Operands and result are None where the table does not list them as kept.
+# Operands and result may be None where the table does not list them as read.
 Partial: TypeAlias = Callable[[Array, Any, Any, Any], Any]
 
 
@@ -32,7 +32,8 @@ class _Binary(NamedTuple):
     forward: Callable[[Any, Any], Any]
     to_a: Partial
     to_b: Partial
-    keeps: str  # which of "a", "b" and "o" (the result) the derivatives read
+    to_a_reads: str  # which of "a", "b" and "o" (the result)
+    to_b_reads: str
 
 
 def _maximum(a: Any, b: Any) -> Any:
@@ -47,7 +48,7 @@ def _power_to_a(g: Array, a: Any, b: Any, o: Any) -> Any:
     # Where the exponent is 0 the derivative is 0, also at a = 0, where a ** -1 is infinite.
     if isinstance(b, int | float):
         return g * (b * a ** (b - 1 if b else 1))
-    return g * (b * a ** backend.xp(o).where(b == 0, 1, b - 1))
+    return g * (b * a ** backend.xp(g).where(b == 0, 1, b - 1))
 
 
 def _power_to_b(g: Array, a: Any, b: Any, o: Any) -> Any:
@@ -68,13 +69,15 @@ def _pass(g: Array, a: Any, b: Any, o: Any) -> Any:
     return g
 
 
-_ADD = _Binary("add", operator.add, _pass, _pass, "")
-_SUBTRACT = _Binary("subtract", operator.sub, _pass, lambda g, a, b, o: -g, "")
-_MULTIPLY = _Binary("multiply", operator.mul, lambda g, a, b, o: g * b, lambda g, a, b, o: g * a, "ab")
-_DIVIDE = _Binary("divide", operator.truediv, lambda g, a, b, o: g / b, lambda g, a, b, o: -g * o / b, "bo")
-_POWER = _Binary("power", operator.pow, _power_to_a, _power_to_b, "abo")
-_MAXIMUM = _Binary("maximum", _maximum, _winner, _second, "abo")
-_MINIMUM = _Binary("minimum", _minimum, _winner, _second, "abo")
+_ADD = _Binary("add", operator.add, _pass, _pass, "", "")
+_SUBTRACT = _Binary("subtract", operator.sub, _pass, lambda g, a, b, o: -g, "", "")
+_MULTIPLY = _Binary("multiply", operator.mul, lambda g, a, b, o: g * b, lambda g, a, b, o: g * a, "b", "a")
+_DIVIDE = _Binary(
+    "divide", operator.truediv, lambda g, a, b, o: g / b, lambda g, a, b, o: -g * o / b, "b", "bo"
+)
+_POWER = _Binary("power", operator.pow, _power_to_a, _power_to_b, "ab", "ao")
+_MAXIMUM = _Binary("maximum", _maximum, _winner, _second, "abo", "abo")
+_MINIMUM = _Binary("minimum", _minimum, _winner, _second, "abo", "abo")
 
 
 def _binary(op: _Binary, a: Operand, b: Operand) -> Tensor:
@@ -89,11 +92,11 @@ def _binary(op: _Binary, a: Operand, b: Operand) -> Tensor:
         out = backend.as_array(out)
     if not recording(a, b):
         return constant(out)
-    keeps = op.keeps
     a_like = (x.shape, x.dtype) if needs_grad(a) else None
     b_like = (y.shape, y.dtype) if needs_grad(b) else None
-    kept_x, kept_y = x if "a" in keeps else None, y if "b" in keeps else None
-    kept_out = out if "o" in keeps else None
+    reads = (op.to_a_reads if a_like else "") + (op.to_b_reads if b_like else "")
+    kept_x, kept_y = x if "a" in reads else None, y if "b" in reads else None
+    kept_out = out if "o" in reads else None
 
     def rule(g: Array) -> Sequence[Array | None]:
         return (
@@ -101,8 +104,8 @@ def _binary(op: _Binary, a: Operand, b: Operand) -> Tensor:
             None if b_like is None else sum_to(op.to_b(g, kept_x, kept_y, kept_out), *b_like),
         )
 
-    saved = (a if "a" in keeps else None, b if "b" in keeps else None)
-    return record(op.name, out, rule, (a, b), saved, "o" in keeps)
+    saved = (a if "a" in reads else None, b if "b" in reads else None)
+    return record(op.name, out, rule, (a, b), saved, "o" in reads)
 
 
 def add(a: Operand, b: Operand) -> Tensor:
@@ -158,7 +161,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     def forward(x: Any, y: Any) -> Any:
         return xp.where(chosen, x, y)
 
-    choose = _Binary("where", forward, lambda g, a, b, o: g * chosen, lambda g, a, b, o: g * ~chosen, "")
+    choose = _Binary("where", forward, lambda g, a, b, o: g * chosen, lambda g, a, b, o: g * ~chosen, "", "")
     return _binary(choose, a, b)
 
 

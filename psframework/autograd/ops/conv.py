@@ -7,6 +7,7 @@ user shapes are (image, channel, row, column); such an array is a transposed vie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -164,11 +165,11 @@ def conv2d(
     output = windows.output("conv2d", *x.shape[2:])
     images, kernels = backend.widen(inside_out(x._data)), backend.widen(weight._data)
     columns = unfold(images, windows, output)
-    out = _multiply(kernels.reshape(len(kernels), -1), columns, groups)
+    out = _batched(_grouped(kernels, groups), columns, groups)
     if bias is not None:
         out += bias._data.astype(out.dtype, copy=False).reshape(-1, 1)
     dtype = _result_type(x, weight)
-    out = outside_in(out.astype(dtype, copy=False).reshape(-1, *output, len(x._data)))
+    out = outside_in(out.astype(dtype, copy=False).reshape(len(out), *output, len(x._data)))
     if not recording(x, weight, bias):
         return constant(out)
     kept = columns if columns.nbytes <= KEEP_BYTES else None
@@ -203,8 +204,7 @@ def _rule(plan: _Plan, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
 
 
 def _into_images(plan: _Plan, g: Array) -> Array:
-    kernels = plan.kernels.reshape(plan.groups, len(plan.kernels) // plan.groups, -1).swapaxes(1, 2)
-    columns = _batched(kernels, g, plan.groups)
+    columns = _batched(_grouped(plan.kernels, plan.groups).swapaxes(1, 2), g, plan.groups)
     return outside_in(fold(columns, plan.images.shape, plan.windows, plan.output))
 
 
@@ -216,23 +216,22 @@ def _into_kernels(plan: _Plan, g: Array) -> Array:
     into = xp.empty(plan.kernels.shape, xp.result_type(g, columns))
     left = g.reshape(groups, len(g) // groups, g.shape[1])
     right = columns.reshape(groups, len(columns) // groups, columns.shape[1]).swapaxes(1, 2)
-    target = into.reshape(groups, len(into) // groups, right.shape[2])
+    target = _grouped(into, groups)
     for group in range(groups):
         xp.matmul(left[group], right[group], out=target[group])
     return cast(Array, into)
 
 
-def _multiply(kernels: Array, columns: Array, groups: int) -> Array:
-    if groups == 1:
-        return kernels @ columns
-    return _batched(kernels.reshape(groups, len(kernels) // groups, -1), columns, groups)
+def _grouped(kernels: Array, groups: int) -> Array:
+    """(out, ...) as (groups, out / groups, weights of one output)."""
+    return kernels.reshape(groups, len(kernels) // groups, math.prod(kernels.shape[1:]))
 
 
 def _batched(left: Array, right: Array, groups: int) -> Array:
     """(groups, m, k) by (groups * k, n): (groups * m, n)."""
     if groups == 1:
-        return left[0] @ right
-    product: Array = left @ right.reshape(groups, len(right) // groups, right.shape[1])
+        return cast(Array, left[0] @ right)
+    product = left @ right.reshape(groups, len(right) // groups, right.shape[1])
     return product.reshape(groups * left.shape[1], right.shape[1])
 
 

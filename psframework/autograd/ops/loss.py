@@ -39,7 +39,7 @@ def cross_entropy(logits: Tensor | Array, targets: Tensor | Array, reduction: st
     if not rows.flags.c_contiguous:
         rows = xp.ascontiguousarray(rows)
     count, classes = rows.shape
-    places = xp.arange(0, count * classes, classes) + labels.reshape(-1)
+    places = xp.arange(0, count * classes, classes) + labels.reshape(-1).astype(np.intp, copy=False)
     exponentials = rows - xp.maximum.reduce(rows, 1, keepdims=True)
     picked = exponentials.reshape(-1)[places]
     xp.exp(exponentials, out=exponentials)

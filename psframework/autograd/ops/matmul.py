@@ -14,9 +14,9 @@ from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
 
-# Up to this many weights `linear` keeps a row an example in memory. Above, memory lies as (out, batch):
-# `w @ x.T` does without transposing the weight, which for a small batch costs a quarter of the product's time.
-# `conv` lies so too, and nothing is copied between them.
+# Up to this many weights `linear` keeps a row an example in memory. Above, its result lies as (out, batch):
+# `w @ x.T` does without transposing the weight, which for a small batch costs a quarter of the product's
+# time. `conv` lies so too, and nothing is copied between them.
 SMALL = 4096
 
 
@@ -53,8 +53,9 @@ def linear(x: Tensor | Array, weight: Tensor | Array, bias: Tensor | Array | Non
     weight = weight if isinstance(weight, Tensor) else as_tensor(weight, "linear")
     rows, w = x._data, weight._data
     if w.ndim != 2 or not rows.ndim or rows.shape[-1] != w.shape[1]:
+        wanted = f"(out, {rows.shape[-1] if rows.ndim else 'in'})"
         raise ArgumentError(
-            f"linear: x of shape {rows.shape} needs a weight of shape (out, {rows.shape[-1:]}), got {w.shape}"
+            f"linear: x of shape {rows.shape} needs a weight of shape {wanted}, got {w.shape}"
         )
     if bias is None:
         b = None
@@ -152,6 +153,7 @@ def _to_right(g: Array, x: Array, shape: tuple[int, ...], dtype: DType) -> Array
     rows = x[None, :] if x.ndim == 1 else x
     if len(shape) <= 2:
         # One product over all batches, instead of one each and a sum.
-        flat = product(rows.reshape(-1, rows.shape[-1]).T, g.reshape(-1, g.shape[-1]))
+        count = int(np.prod(rows.shape[:-1], dtype=np.int64))
+        flat = product(rows.reshape(count, rows.shape[-1]).T, g.reshape(count, g.shape[-1]))
         return flat.reshape(shape).astype(dtype, copy=False)
     return sum_to(product(rows.swapaxes(-1, -2), g), shape, dtype)

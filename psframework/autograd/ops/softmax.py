@@ -48,7 +48,8 @@ def log_softmax(x: Tensor | Array, axis: int = -1) -> Tensor:
     """x - log(sum(exp(x))) along `axis`. 16-bit floats are computed in float32."""
     x, shifted = _prepare("log_softmax", x, axis)
     xp, dtype = backend.xp(shifted), x._data.dtype
-    shifted -= xp.log(xp.add.reduce(xp.exp(shifted), axis, keepdims=True))
+    if shifted.size:
+        shifted -= xp.log(xp.add.reduce(xp.exp(shifted), axis, keepdims=True))
     out = shifted if shifted.dtype == dtype else shifted.astype(dtype)
     if not recording(x):
         return constant(out)

@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+
+from psframework.autograd import tensor
+from psframework.autograd.ops.arithmetic import (
+    add,
+    clip,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    power,
+    subtract,
+    where,
+)
+from psframework.errors import ArgumentError
+from psframework.testing.gradcheck import gradcheck
+
+rng = np.random.default_rng(0)
+A, B = rng.uniform(0.5, 2, (3, 4)), rng.uniform(0.5, 2, (3, 4))
+MASK = rng.random((3, 4)) < 0.5
+BINARY = [add, subtract, multiply, divide, power, maximum, minimum]
+SHAPES = {
+    "same": (A, B),
+    "row": (A, B[0]),
+    "column": (A[:, :1], B),
+    "outer": (A[:, :1], B[:1]),
+    "more axes": (A[0], rng.uniform(0.5, 2, (2, 3, 4))),
+    "strided": (A[::2, ::-1], B[::2].copy(order="F")),
+    "no axes": (np.array(A[0, 0]), B),
+    "both without axes": (np.array(A[0, 0]), np.array(B[0, 0])),
+    "empty": (A[:0], B[:0]),
+    "empty and broadcast": (A[:0], B[0]),
+}
+
+
+@pytest.mark.parametrize("op", BINARY, ids=lambda op: op.__name__)
+@pytest.mark.parametrize("case", SHAPES)
+def test_gradients_of_both_operands(op, case):
+    a, b = (np.array(x, copy=True, order="K") if x.flags.owndata else x for x in SHAPES[case])
+    gradcheck(op, [a, b])
+
+
+@pytest.mark.parametrize("op", BINARY, ids=lambda op: op.__name__)
+def test_gradients_with_constants_on_either_side(op):
+    gradcheck(lambda x: op(x, 1.25), [A.copy()])
+    gradcheck(lambda x: op(1.25, x), [A.copy()])
+    gradcheck(lambda x: op(x, B), [A.copy()])
+    gradcheck(lambda x: op(B, x), [A.copy()])
+
+
+SQUARE = rng.uniform(1, 2, (4, 4))
+EXPRESSIONS = {
+    "array + t": lambda t: SQUARE + t,
+    "array - t": lambda t: SQUARE - t,
+    "array * t": lambda t: SQUARE * t,
+    "array / t": lambda t: SQUARE / t,
+    "array ** t": lambda t: SQUARE**t,
+    "array @ t": lambda t: SQUARE @ t,
+    "scalar * t": lambda t: np.float64(2) * t,
+    "number - t": lambda t: 2 - t,
+    "number / t": lambda t: 2 / t,
+    "several": lambda t: -t / 3 + t**2 - 2**t,
+}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_an_array_or_number_on_the_left_records_the_graph(name):
+    expression, data = EXPRESSIONS[name], rng.uniform(1, 2, (4, 4))
+    np.testing.assert_array_equal(expression(tensor(data, True)).data, expression(data))
+    gradcheck(expression, [data])
+
+
+def test_numbers_do_not_widen_float32():
+    t = tensor(np.ones(3, np.float32), True)
+    out = (2.5 * t + 1) ** 2 / 3 - 0.5
+    out.sum().backward()
+    assert out.dtype == t.grad.dtype == np.float32
+
+
+def test_mixed_dtypes_give_each_leaf_its_own():
+    half, double = tensor(np.ones(3, np.float16), True), tensor(np.full(3, 3.0), True)
+    out = half * double
+    out.sum().backward()
+    assert (out.dtype, half.grad.dtype, double.grad.dtype) == (np.float64, np.float16, np.float64)
+    np.testing.assert_array_equal(half.grad, [3, 3, 3])
+
+
+def test_where_and_clip_gradients():
+    gradcheck(lambda a, b: where(MASK, a, b), [A.copy(), B.copy()])
+    gradcheck(lambda a, b: where(MASK, a, b), [A.copy(), B[:, :1].copy()])
+    gradcheck(lambda a: where(tensor(MASK), a, 0.0), [A.copy()])
+    gradcheck(lambda a: clip(a, 0.8, 1.4), [A.copy()])
+    gradcheck(lambda a: clip(a, high=B), [A.copy()])
+    gradcheck(lambda a: clip(a, 0.8), [np.array(A[0, 0])])
+
+
+def test_ties_and_zeros():
+    a, b = tensor([1.0, 2.0], True), tensor([1.0, 1.0], True)
+    maximum(a, b).sum().backward()
+    np.testing.assert_array_equal(a.grad, [0.5, 1])
+    np.testing.assert_array_equal(b.grad, [0.5, 0])
+    zero = tensor([0.0, 0.0, 2.0], True)
+    (zero ** np.array([0.0, 1.0, 2.0])).sum().backward()
+    np.testing.assert_array_equal(zero.grad, [0, 1, 4])
+    exponent = tensor([2.0, 3.0], True)
+    (np.array([0.0, 2.0]) ** exponent).sum().backward()
+    np.testing.assert_allclose(exponent.grad, [0, 8 * np.log(2)])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: add(tensor(A), np.ones((2, 4))), r"add: shapes \(3, 4\) and \(2, 4\) do not broadcast"),
+        (lambda: multiply(tensor(A), "x"), "multiply takes tensors, arrays and numbers, not str"),
+        (lambda: tensor(A) - [1, 2, 3, 4], r"list.*psf\.tensor"),
+        (lambda: where(tensor(A), A, B), "condition must be of dtype bool, not float64"),
+        (lambda: clip(A), "at least one of low and high"),
+        (lambda: clip(A, tensor(1.0, True)), "limits are constants"),
+    ],
+)
+def test_bad_input(call, words):
+    with pytest.raises(ArgumentError, match=words):
+        call()

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+from psframework.autograd import tensor
+from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
+from psframework.errors import ArgumentError
+from psframework.testing.gradcheck import gradcheck
+
+rng = np.random.default_rng(10)
+X = rng.permutation(2 * 3 * 6 * 7).astype(float).reshape(2, 3, 6, 7)
+
+
+def plain_pool(x, kernel, stride, padding, fill, reduce):
+    x = np.pad(x, ((0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2), constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel, (2, 3))[:, :, :: stride[0], :: stride[1]]
+    return reduce(windows, axis=(4, 5))
+
+
+CASES = [
+    ((2, 2), (2, 2), (0, 0)),
+    ((3, 3), (2, 2), (1, 1)),
+    ((3, 2), (1, 3), (1, 0)),
+    ((6, 7), (1, 1), (0, 0)),
+]
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), CASES)
+def test_values_and_gradients(kernel, stride, padding):
+    np.testing.assert_array_equal(
+        max_pool2d(X, kernel, stride, padding).data, plain_pool(X, kernel, stride, padding, -np.inf, np.max)
+    )
+    np.testing.assert_allclose(
+        avg_pool2d(X, kernel, stride, padding).data, plain_pool(X, kernel, stride, padding, 0, np.mean)
+    )
+    gradcheck(lambda x: max_pool2d(x, kernel, stride, padding), [X.copy()], step=1e-4)
+    gradcheck(lambda x: avg_pool2d(x, kernel, stride, padding), [X.copy()], step=1e-4)
+
+
+@pytest.mark.parametrize("op", [max_pool2d, avg_pool2d], ids=lambda op: op.__name__)
+def test_strided_and_empty(op):
+    gradcheck(lambda x: op(x, 2), [X[:, ::-1, ::2, ::-1]], step=1e-4)
+    gradcheck(lambda x: op(x, 2), [X[:0].copy()])
+    assert op(X, 2).shape == op(X, 2, 2).shape == (2, 3, 3, 3)
+
+
+def test_the_first_of_equal_values_gets_the_gradient():
+    t = tensor(np.zeros((1, 1, 3, 3)), True)
+    max_pool2d(t, 2, 1).sum().backward()
+    np.testing.assert_array_equal(t.grad[0, 0], [[1, 1, 0], [1, 1, 0], [0, 0, 0]])
+
+
+def test_dtype_is_kept():
+    for op in (max_pool2d, avg_pool2d):
+        t = tensor(X, True, dtype=np.float16)
+        out = op(t, 2)
+        out.sum().backward()
+        assert out.dtype == t.grad.dtype == np.float16
+
+
+@pytest.mark.parametrize("op", [max_pool2d, avg_pool2d], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((X[0], 2), r"x must be \(batch, channels, rows, columns\)"),
+        ((X, 0), "kernel_size=0"),
+        ((X, 2, 0), "stride=0"),
+        ((X, 2, 2, 2), "more than half"),
+        ((X, 9), "does not fit"),
+    ],
+)
+def test_bad_input(op, arguments, words):
+    with pytest.raises(ArgumentError, match=f"{op.__name__}.*{words}"):
+        op(*arguments)
+
+
+def test_max_pool_of_integers():
+    with pytest.raises(ArgumentError, match="int64 is not floating"):
+        max_pool2d(np.zeros((1, 1, 2, 2), int), 2)

@@ -1,0 +1,302 @@
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from psframework.autograd import Function, backward, grad, no_grad, tensor
+from psframework.autograd.ops.activation import relu
+from psframework.autograd.ops.conv import conv2d
+from psframework.autograd.ops.loss import cross_entropy
+from psframework.autograd.ops.matmul import linear
+from psframework.autograd.ops.norm import batch_norm
+from psframework.autograd.ops.pool import max_pool2d
+from psframework.errors import ArgumentError, AutogradError
+
+X = np.array([1.0, 2.0, 3.0])
+
+
+def test_gradients_are_a_dict_and_grad_is_untouched():
+    x, y = tensor(X, True), tensor(X, True)
+    found = backward([(x * y).sum(), x.sum()])
+    assert set(found) == {x, y}
+    np.testing.assert_array_equal(found[x], X + 1)
+    np.testing.assert_array_equal(found[y], X)
+    assert x.grad is None and y.grad is None
+
+
+def test_grad_accumulates_over_uses_and_over_backwards():
+    x = tensor(X, True)
+    h = x * x + x  # a diamond
+    (h * h).sum().backward()
+    expected = 2 * (X * X + X) * (2 * X + 1)
+    np.testing.assert_allclose(x.grad, expected)
+    x.sum().backward()
+    np.testing.assert_allclose(x.grad, expected + 1)
+
+
+def test_many_uses_of_one_leaf():
+    x = tensor(np.float32(1.0).reshape(1), True)
+    total = x * 1
+    for i in range(2, 11):
+        total = total + x * i
+    total.backward()
+    assert x.grad.dtype == np.float32 and x.grad[0] == 55
+
+
+def test_one_hundred_thousand_operations_in_a_row():
+    x = tensor(np.ones(1), True)
+    h = x
+    for _ in range(100_000):
+        h = h + x
+    h.backward()
+    assert x.grad[0] == 100_001
+
+
+def test_a_deep_graph_that_is_dropped_without_backward():
+    h = x = tensor(np.ones(1), True)
+    for _ in range(100_000):
+        h = h * x
+    del h
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("seed", [X, tensor(X), [1, 2, 3], X.astype(np.float32)])
+def test_seeds(seed):
+    x = tensor(X, True)
+    (x * 2).backward(seed)
+    np.testing.assert_array_equal(x.grad, 2 * X)
+    assert x.grad.dtype == np.float64
+
+
+def test_a_leaf_as_root_and_a_root_twice():
+    x = tensor(X, True)
+    seed = np.ones(3)
+    x.backward(seed)
+    assert not np.shares_memory(x.grad, seed)
+    h = x * 2
+    found = backward([h, h], [seed, seed])
+    np.testing.assert_array_equal(found[x], [4, 4, 4])
+
+
+def test_a_graph_is_freed_by_backward():
+    x = tensor(X, True)
+    loss = x.exp().sum()
+    loss.backward()
+    with pytest.raises(AutogradError, match=r"'sum' was freed.*run the forward again.*retain_graph=True"):
+        loss.backward()
+    kept = x.exp().sum()
+    kept.backward(retain_graph=True)
+    kept.backward()
+    np.testing.assert_allclose(x.grad, 3 * np.exp(X))
+
+
+def test_two_roots_over_a_shared_part_that_was_freed():
+    shared = tensor(X, True).exp()
+    first, second = shared.sum(), (shared * 2).sum()
+    first.backward()
+    with pytest.raises(AutogradError, match="'exp' was freed"):
+        second.backward()
+
+
+def test_saved_arrays_are_released_by_backward_while_the_root_lives():
+    hidden = tensor(X, True).exp()
+    saved = weakref.ref(hidden.data)
+    loss = (hidden * hidden).sum()
+    del hidden
+    assert saved() is not None
+    loss.backward()
+    assert saved() is None
+
+
+def test_arrays_that_no_rule_needs_are_not_kept():
+    hidden = tensor(X, True) + 1
+    data = weakref.ref(hidden.data)
+    loss = (hidden - 1).sum()
+    del hidden
+    assert data() is None
+    loss.backward()
+
+
+class Twice(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def every_kind_of_graph(x, w, image, kernel):
+    h = linear(x, w).relu().softmax() * 2 - x.sum() ** 2
+    h = Twice.apply(h).reshape(-1)[:2].exp()
+    pooled = max_pool2d(relu(batch_norm(conv2d(image, kernel, None, 1, 1), None)), 2)
+    return h.sum() + cross_entropy(pooled.flatten(1), np.array([0, 1])) + pooled.var().sqrt()
+
+
+@pytest.mark.parametrize("run_backward", [True, False])
+def test_graphs_have_no_reference_cycles(run_backward):
+    rng = np.random.default_rng(0)
+    leaves = [tensor(rng.standard_normal(s), True) for s in ((2, 3), (3, 3), (2, 1, 4, 4), (2, 1, 3, 3))]
+    gc.collect()
+    gc.disable()
+    try:
+        loss = every_kind_of_graph(*leaves)
+        loss.retain_grad()
+        nodes, stack = [], [loss.node]
+        while stack:
+            node = stack.pop()
+            nodes.append(weakref.ref(node))
+            stack += [edge for edge in node.edges if type(edge) is type(node)]
+        del node
+        if run_backward:
+            loss.backward()
+        dead = weakref.ref(loss)
+        del loss
+        assert dead() is None
+        assert len(nodes) > 20 and not [n for n in nodes if n() is not None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        (lambda x, w: x * w, "multiply"),
+        (linear, "linear"),
+        (lambda x, w: x @ w, "matmul"),
+        (lambda x, w: w.log(), "log"),
+        (lambda x, w: w.exp(), "exp"),
+        (lambda x, w: conv2d(x.reshape(1, 1, 3, 3), w.reshape(1, 1, 3, 3)), "conv2d"),
+        (lambda x, w: Twice.apply(w), "Twice"),
+    ],
+)
+def test_a_saved_array_changed_in_place_is_noticed(operation, name):
+    x, w = tensor(np.ones((3, 3)), True), tensor(np.ones((3, 3)), True)
+    out = operation(x, w)
+    loss = out.sum()
+    with no_grad():
+        changed = out if name == "exp" else w
+        changed *= 2
+    with pytest.raises(AutogradError, match=f"backward of '{name}' needs was changed in place 1 time"):
+        loss.backward()
+
+
+def test_changes_that_no_rule_sees_are_allowed():
+    x, w = tensor(X, True), tensor(X, True)
+    loss = (x + w).sum()
+    with no_grad():
+        w += 1
+    loss.backward()
+    product = (x * w).sum()
+    w.data = w.data * 2  # as an optimizer does: the graph does not look at .data
+    w.data += 1
+    product.backward()
+
+
+def test_a_leaf_gets_its_own_contiguous_array():
+    x, y, z = (tensor(np.ones((3, 2)), True) for _ in range(3))
+    (x + y + z.T.reshape(3, 2)).backward(np.ones((3, 2)))
+    for a, b in ((x, y), (y, z), (x, z)):
+        assert not np.shares_memory(a.grad, b.grad)
+    w = tensor(np.ones((2, 3)), True)
+    w.T.backward(np.arange(6.0).reshape(3, 2))
+    w.expand(4, 2, 3).sum().backward()
+    assert all(
+        t.grad.flags.c_contiguous and t.grad.flags.writeable and t.grad.flags.owndata for t in (x, y, z, w)
+    )
+
+
+def test_grad_is_changed_in_place_and_may_be_assigned():
+    x = tensor(X, True)
+    x.grad = start = np.zeros(3)
+    x.sum().backward()
+    assert x.grad is start
+    x.grad = np.broadcast_to(np.float64(1), 3)  # not writeable
+    x.sum().backward()
+    np.testing.assert_array_equal(x.grad, [2, 2, 2])
+
+
+def test_grad_buffer():
+    x, buffer = tensor(X, True), np.full(3, 7.0)
+    x.grad_buffer = buffer
+    (x * 2).sum().backward()
+    assert x.grad is buffer
+    np.testing.assert_array_equal(buffer, [2, 2, 2])
+    (x * 2).sum().backward()
+    np.testing.assert_array_equal(buffer, [4, 4, 4])
+    x.grad = None
+    assert x.grad_buffer is buffer
+    x.sum().backward()
+    assert x.grad is buffer
+    np.testing.assert_array_equal(buffer, [1, 1, 1])
+    x.grad = np.full(3, 10.0)
+    x.sum().backward()
+    assert x.grad is buffer
+    np.testing.assert_array_equal(buffer, [11, 11, 11])
+
+
+def test_grad_of_leaves_and_of_results():
+    x, unused = tensor(X, True), tensor(X, True)
+    h = x * 2
+    into_x, into_h = grad((h * h).sum(), [x, h])
+    np.testing.assert_array_equal(into_h, 4 * X)
+    np.testing.assert_array_equal(into_x, 8 * X)
+    assert x.grad is None
+    assert grad(x.sum(), [x, unused], allow_unused=True)[1] is None
+    with pytest.raises(AutogradError, match="allow_unused=True"):
+        grad(x.sum(), unused)
+    with pytest.raises(AutogradError, match="does not require grad"):
+        grad(x.sum(), tensor(X))
+
+
+def test_hooks_see_and_replace_gradients():
+    x = tensor(X, True)
+    h = x * 2
+    seen = []
+    h.register_hook(lambda g: seen.append(g.copy()))
+    h.register_hook(lambda g: g * 10)
+    remove = x.register_hook(lambda g: g + 1)
+    (h * 3).sum().backward()
+    np.testing.assert_array_equal(seen[0], [3, 3, 3])
+    np.testing.assert_array_equal(x.grad, [61, 61, 61])
+    remove()
+    remove()
+    x.grad = None
+    x.sum().backward()
+    np.testing.assert_array_equal(x.grad, [1, 1, 1])
+    x.register_hook(lambda g: g[:1])
+    with pytest.raises(AutogradError, match="hook returned shape"):
+        x.sum().backward()
+
+
+def test_retain_grad():
+    x = tensor(X, True)
+    h = x * 2
+    h.retain_grad()
+    loss = (h * h).sum()
+    loss.backward(retain_graph=True)
+    np.testing.assert_array_equal(h.grad, 4 * X)
+    loss.backward()
+    np.testing.assert_array_equal(h.grad, 8 * X)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: tensor(X).backward(), AutogradError, "does not require grad.*requires_grad=True"),
+        (lambda x: x.detach().backward(X), AutogradError, "does not require grad"),
+        (lambda x: (x * 2).backward(), AutogradError, r"shape \(3,\) needs a seed"),
+        (
+            lambda x: (x * 2).backward(X[:2]),
+            ArgumentError,
+            r"seed of shape \(2,\) for a tensor of shape \(3,\)",
+        ),
+        (lambda x: backward([x, x], [X]), ArgumentError, "2 roots, but 1 seeds"),
+    ],
+)
+def test_bad_input(call, error, words):
+    with pytest.raises(error, match=words):
+        call(tensor(X, True))

@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+
+from psframework.autograd import no_grad, tensor
+from psframework.autograd.record import as_tensor, constant, record, recording, share_memory, sum_to, value_of
+from psframework.errors import ArgumentError
+
+
+def test_recording():
+    leaf, plain = tensor(1.0, True), tensor(1.0)
+    assert recording(plain, leaf) and not recording(plain, 1.0, None)
+    with no_grad():
+        assert not recording(leaf)
+
+
+def test_record_links_inputs_and_versions():
+    x, y = tensor(np.ones(2), True), tensor(np.ones(2))
+    out = record("mine", np.zeros(2), lambda g: (g, None), (x, y), (y,), saves_output=True)
+    assert out.requires_grad and out.node.name == "mine" and out.node.edges == (x, None)
+    assert [count for _, count in out.node.saved] == [0, 0]
+
+
+def test_scalars_of_numpy_become_arrays():
+    assert isinstance(constant(np.float32(1)).data, np.ndarray)
+    assert isinstance((tensor(np.float32(1), True) * 2).data, np.ndarray)
+
+
+def test_share_memory():
+    base = tensor(np.ones(2))
+    view = share_memory(constant(base.data[:1]), base)
+    base += 1
+    assert view.version == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((), 24.0),
+        ((4,), np.full(4, 6.0)),
+        ((3, 1), np.full((3, 1), 8.0)),
+        ((1, 1, 4), np.full((1, 1, 4), 6.0)),
+    ],
+)
+def test_sum_to_undoes_broadcasting(shape, expected):
+    out = sum_to(np.ones((2, 3, 4)), shape, np.dtype(np.float32))
+    assert out.shape == shape and out.dtype == np.float32
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_sum_to_adds_16_bits_in_float32():
+    out = sum_to(np.full((4000, 1), 0.1, np.float16), (1,), np.dtype(np.float16))
+    np.testing.assert_allclose(out, 400, rtol=1e-3)
+
+
+def test_operands():
+    assert value_of(2, "op") == 2 and as_tensor(2.0, "op").shape == ()
+    for function in (value_of, as_tensor):
+        with pytest.raises(ArgumentError, match=r"op takes.*not list"):
+            function([1], "op")

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from psframework.autograd import Tensor, tensor
+from psframework.errors import ArgumentError, AutogradError
+
+X = np.arange(6.0).reshape(2, 3)
+
+
+def test_attributes():
+    t = Tensor(X)
+    assert t.data is X and t.numpy() is X
+    assert (t.shape, t.dtype, t.ndim, t.size, t.version) == ((2, 3), np.float64, 2, 6, 0)
+    assert t.is_leaf and t.node is None and t.grad is None and t.grad_buffer is None and not t.requires_grad
+
+
+def test_conversions():
+    t = tensor([1.5])
+    assert (t.item(), float(t), int(t), len(t), bool(t), t.tolist()) == (1.5, 1.5, 1, 1, True, [1.5])
+    assert [10, 20][tensor(1)] == 20
+    np.testing.assert_array_equal(np.asarray(tensor(X)), X)
+
+
+def test_data_is_assignable_and_unseen():
+    t = tensor(X, True)
+    out = (t * t).sum()
+    t.data = np.zeros(3)
+    t.data += 1
+    assert t.shape == (3,) and t.version == 0 and t.requires_grad
+    del out
+
+
+def test_integers_cannot_require_grad():
+    for data in (np.arange(3), np.array([True]), np.array([1j])):
+        with pytest.raises(AutogradError, match="only floating dtypes"):
+            Tensor(data, requires_grad=True)
+        with pytest.raises(AutogradError, match="only floating dtypes"):
+            Tensor(data).requires_grad_()
+
+
+def test_requires_grad_of_a_result():
+    h = tensor(X).requires_grad_() * 2
+    with pytest.raises(AutogradError, match=r"'multiply' cannot be cleared: use \.detach"):
+        h.requires_grad = False
+
+
+def test_hooks_need_gradients():
+    with pytest.raises(AutogradError, match="requires grad"):
+        tensor(X).register_hook(print)
+
+
+def test_repr():
+    assert repr(tensor([1.0])) == "tensor([1.])"
+    assert repr(tensor([1.0], True)) == "tensor([1.], requires_grad=True)"
+    assert repr(tensor([1.0], True) + 1) == "tensor([2.], node=add)"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda t: t.item(), "no single number: index or reduce"),
+        (lambda t: bool(t > 1), "no single number"),
+        (float, "no single number"),
+        (lambda t: Tensor([1.0]), r"takes an array, not list: use psf\.tensor"),
+        (lambda t: setattr(t, "data", 1.0), "must be an array"),
+        (lambda t: setattr(t, "grad", [1.0]), "must be an array or None"),
+        (lambda t: setattr(t, "grad", np.zeros(2)), r"shape \(2,\) for a tensor of shape \(2, 3\)"),
+    ],
+)
+def test_bad_input(call, words):
+    with pytest.raises(ArgumentError, match=words):
+        call(tensor(X))
