@@ -17,7 +17,7 @@ from psframework.rpc.certificates import CERT, describe
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.process import configure_process
 from psframework.rpc.security import Security, is_loopback
-from psframework.rpc.serve import ServeOptions, serve
+from psframework.rpc.serve import ServeOptions, Serving, serve
 from psframework.rpc.service import Service
 from psframework.wire.lanes import offered
 

@@ -12,13 +12,18 @@ from psframework.errors import ConfigurationError
 from psframework.membership.coordinator import Coordinator
 from psframework.membership.servicer import CoordinatorServicer
 from psframework.membership.store import SqliteStore
+from psframework.parameter_server.keeper import Keeper
+from psframework.parameter_server.keeper_servicer import KeeperServicer
 from psframework.proto.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
+from psframework.proto.v1.parameter_server_pb2_grpc import add_ModelServiceServicer_to_server
 
 
 async def build(parts: Parts[CoordinatorSettings]) -> None:
     """Opens the store and what is kept in it."""
     store = SqliteStore(_state(parts))
     coordinator = await parts.stack.enter_async_context(Coordinator(store))
+    keeper = await parts.stack.enter_async_context(Keeper(coordinator, parts.security))
+    parts.servicers.append((add_ModelServiceServicer_to_server, KeeperServicer(keeper)))
     parts.servicers.append((add_CoordinatorServiceServicer_to_server, CoordinatorServicer(coordinator)))
 
 
