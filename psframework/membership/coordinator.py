@@ -184,6 +184,7 @@ class Coordinator:
         self.keys.table.load(
             [keyvalue.decode_entry(key.removeprefix(keyvalue.KEY_PREFIX), value) for key, value in entries],
             records.read_number(items(keyvalue.REVISION_KEY)),
+            items(keyvalue.WRITER_PREFIX),
         )
         self.barriers.table.load(items(BARRIER_PREFIX), now)
         self._jobs.load(items(JOB_PREFIX), now)
@@ -205,7 +206,8 @@ class Coordinator:
         self.barriers.settle(self.barriers.table.tick(self.view.members, now))
         if self._suspended:
             return
-        for change in (self.registry.tick(now), self.barriers.table.forget(now)):
+        forgotten = self.keys.table.forget(lambda writer: self.view.get(writer) is not None)
+        for change in (self.registry.tick(now), self.barriers.table.forget(now), forgotten):
             if change is not None:
                 self.submit(change)
         for job in self._jobs.ended(now):

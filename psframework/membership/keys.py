@@ -19,7 +19,8 @@ DEFAULT_SECONDS = 30.0
 
 
 class KeyValue:
-    """Keys with revisions. Every call is retried over a restart of the coordinator, and done once.
+    """Keys with revisions. Every call is retried over a restart of the coordinator; a member's
+    `put` and `compare_and_set` are done once all the same, and told what became of them.
 
     Calls without a deadline have one of 30 s. All raise DeadlineExceeded if no coordinator answers, and
     Evicted if this member was fenced.

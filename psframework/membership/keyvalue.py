@@ -1,11 +1,13 @@
 """A small key-value store with revisions: decided, published, and watched. No I/O.
 
 Every write gets a revision that is never used again, so a compare-and-set can't be fooled by a value that
-changed and changed back. A write that is repeated by the same writer under the same number is done once.
+changed and changed back. A write that is repeated by the same member under the same number is done once, and
+told what became of the first, whatever others wrote since.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +21,9 @@ MAX_VALUE = 1024 * 1024  # bytes
 MAX_TOTAL = 32 * 1024 * 1024  # bytes of all keys and values: this is for control, not for data
 KEY_PREFIX = "key/"
 REVISION_KEY = "meta/revision"
+WRITER_PREFIX = "writer/"
+REMEMBERED = 64  # numbered writes of one member; more are not under way at once
+_NUMBERED = struct.Struct(">QQ")  # number of a write, its revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,17 @@ class KeyTable:
         self._published: dict[str, KeyEntry] = {}
         self._pending: dict[str, list[KeyEntry | None]] = {}  # decided, oldest first; None: deleted
         self._history: deque[tuple[int, str, KeyEntry | None]] = deque(maxlen=HISTORY)
+        self._numbered: dict[int, dict[int, int]] = {}  # writer -> {number of a write: its revision}
         self._decided_revision = 0
         self._total = 0
         self._listeners: list[Callable[[], None]] = []
 
-    def load(self, entries: Iterable[KeyEntry], revision: int) -> None:
-        """Takes over what was stored."""
+    def load(
+        self, entries: Iterable[KeyEntry], revision: int, numbered: Iterable[tuple[str, bytes]] = ()
+    ) -> None:
+        """Takes over what was stored: entries, the newest revision, and items under `WRITER_PREFIX`."""
+        for key, stored in numbered:
+            self._numbered[int(key.removeprefix(WRITER_PREFIX))] = dict(_NUMBERED.iter_unpack(stored))
         self._published = {entry.key: entry for entry in entries}
         self._total = sum(map(_size, self._published.values()))
         self.revision = self._decided_revision = revision
@@ -111,9 +121,10 @@ class KeyTable:
         check_key(key)
         if len(value) > MAX_VALUE:
             raise ArgumentError(f"value of {key!r}: {len(value)} bytes, at most {MAX_VALUE} fit")
+        done = self._numbered.get(writer, {}).get(sequence)
+        if done is not None:
+            return Decision(True, KeyEntry(key, bytes(value), done, writer, sequence), None)
         known = self._decided(key)
-        if known is not None and writer and sequence and (known.writer, known.sequence) == (writer, sequence):
-            return Decision(True, known, None)
         if expected is not None and expected != (known.revision if known else 0):
             return Decision(False, known, None)
         entry = KeyEntry(key, bytes(value), self._decided_revision + 1, writer, sequence)
@@ -167,9 +178,28 @@ class KeyTable:
         def undo() -> None:
             self._settle(key, -1)
             self._total -= growth
+            if entry is not None:
+                self._numbered.get(entry.writer, {}).pop(entry.sequence, None)
 
-        counter = Write(REVISION_KEY, b"%d" % revision)
-        return Change((counter, Write(KEY_PREFIX + key, encode_entry(entry))), publish, undo)
+        writes = [Write(REVISION_KEY, b"%d" % revision), Write(KEY_PREFIX + key, encode_entry(entry))]
+        if entry is not None and entry.writer and entry.sequence:
+            writes.append(self._remember(entry))
+        return Change(tuple(writes), publish, undo)
+
+    def _remember(self, entry: KeyEntry) -> Write:
+        numbered = self._numbered.setdefault(entry.writer, {})
+        numbered[entry.sequence] = entry.revision
+        if len(numbered) > REMEMBERED:
+            del numbered[next(iter(numbered))]
+        packed = b"".join(_NUMBERED.pack(number, revision) for number, revision in numbered.items())
+        return Write(f"{WRITER_PREFIX}{entry.writer}", packed)
+
+    def forget(self, lives: Callable[[int], bool]) -> Change | None:
+        """Forgets the numbers of writers that are gone; what to store, or None."""
+        gone = [writer for writer in self._numbered if not lives(writer)]
+        for writer in gone:
+            del self._numbered[writer]
+        return Change(tuple(Write(f"{WRITER_PREFIX}{writer}", None) for writer in gone)) if gone else None
 
     def _settle(self, key: str, index: int) -> None:
         pending = self._pending[key]

@@ -8,13 +8,15 @@ from psframework.errors import ArgumentError, ResourceExhausted
 from psframework.membership import keyvalue
 from psframework.membership.keyvalue import (
     HISTORY,
+    REMEMBERED,
+    WRITER_PREFIX,
     KeyChanges,
     KeyEntry,
     KeyTable,
     decode_entry,
     encode_entry,
 )
-from psframework.membership.store import Change
+from psframework.membership.store import Change, Write
 
 
 def do(change: Change | None) -> None:
@@ -144,3 +146,38 @@ def test_entries_are_stored_whole() -> None:
     stored = encode_entry(entry)
     assert stored is not None and decode_entry("k", stored) == entry
     assert encode_entry(None) is None
+
+
+def test_a_repeated_write_is_told_of_the_first_whatever_others_wrote_since() -> None:
+    table, stored = KeyTable(), {}
+
+    def store(change: Change | None) -> None:
+        do(change)
+        assert change is not None
+        stored.update((write.key, write.value) for write in change.writes)
+
+    store(table.put("n", b"1", expected=0, writer=7, sequence=1).change)
+    store(table.put("n", b"2", expected=1, writer=8, sequence=1).change)
+    restarted = KeyTable()
+    records = [(key, value) for key, value in stored.items() if key.startswith(WRITER_PREFIX)]
+    restarted.load([decode_entry("n", stored["key/n"])], 2, records)
+    for each in (table, restarted):
+        again = each.put("n", b"1", expected=0, writer=7, sequence=1)
+        assert again.done and again.change is None and again.entry == KeyEntry("n", b"1", 1, 7, 1)
+        assert each.get("n") == KeyEntry("n", b"2", 2, 8, 1)
+    gone = restarted.forget(lambda writer: writer == 8)
+    assert gone is not None and gone.writes == (Write(WRITER_PREFIX + "7", None),)
+    assert restarted.forget(lambda writer: writer == 8) is None
+    assert not restarted.put("n", b"1", expected=0, writer=7, sequence=1).done
+
+
+def test_an_undone_write_is_not_remembered_and_few_are() -> None:
+    table = KeyTable()
+    failed = table.put("a", b"1", writer=7, sequence=1).change
+    assert failed is not None
+    failed.undo()
+    assert table.put("a", b"1", writer=7, sequence=1).change is not None
+    for number in range(2, REMEMBERED + 2):
+        do(table.put("b", b"", writer=7, sequence=number).change)
+    assert table.put("b", b"", writer=7, sequence=2).change is None
+    assert table.put("a", b"1", writer=7, sequence=1).change is not None
