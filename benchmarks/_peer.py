@@ -178,7 +178,7 @@ class Row:
 
 
 def report(figures: Figures, rows: Sequence[Row], *, ours: str, peers: Sequence[str]) -> bool:
-    """Prints median [min..max] of every side and our ratio to each peer; returns whether all targets are met."""
+    """Prints median [min..max] of every side and our ratio to each peer; returns whether targets are met."""
     met = True
     names = [ours, *peers]
     width = max(len(row.label) for row in rows)

@@ -25,7 +25,7 @@ from psframework.rpc.stream import Link, close_quietly
 
 CONNECT = "/psframework.proto.v1.CallService/Connect"
 STRIPE = "/psframework.proto.v1.CallService/Stripe"
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+FIRST_PAUSE, LONGEST_PAUSE, SHORTEST_TRY = 0.02, 0.25, 0.01
 
 
 class Refused(Exception):
@@ -198,9 +198,10 @@ class Dialer:
                 raise refused
             if not isinstance(last, PeerLost | DeadlineExceeded):
                 raise last
-            if deadline.remaining() < pause:
+            if deadline.remaining() < SHORTEST_TRY:
                 raise self._unreachable(last)
-            await asyncio.sleep(pause * random.uniform(0.7, 1.0))
+            left = deadline.remaining() - SHORTEST_TRY / 2
+            await asyncio.sleep(min(pause * random.uniform(0.7, 1.0), left))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _connect(self, address: str, deadline: Deadline) -> Connection:

@@ -86,6 +86,7 @@ class Peer:
             max_payload=limit,
         )
         self._lost: PeerLost | None = None
+        self._closing = False
         self._ended = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -173,6 +174,7 @@ class Peer:
     async def close(self) -> None:
         """Ends the session in order: the other side learns at once; calls still open end with PeerLost."""
         if self._lost is None:
+            self._closing = True
             self._port.post(Frame(kind=frames.GOODBYE))  # type: ignore[arg-type]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_SECONDS if self._port.link else 0):
@@ -207,6 +209,8 @@ class Peer:
         link.close()
         self.bulk.detach()
         self._port.attach(None)
+        if self._closing:
+            self._ended.set()
         return True
 
     def new_link(self, stream: ByteStream) -> Link:

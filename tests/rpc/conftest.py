@@ -14,6 +14,7 @@ from google.protobuf.wrappers_pb2 import BytesValue, StringValue, UInt64Value
 from psframework.proto.v1.call_pb2 import Chunk
 from psframework.rpc.agent import Agent
 from psframework.rpc.call import Call, PeerInfo
+from psframework.rpc.calls import OnPart
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.options import server_options
@@ -21,6 +22,7 @@ from psframework.rpc.peer import Peer
 from psframework.rpc.security import Security
 from psframework.rpc.service import Method, Service
 from psframework.wire.lanes import Lane
+from psframework.wire.memory import Buffer
 
 SECONDS = 10.0
 INCARNATIONS = itertools.count(1)
@@ -160,19 +162,47 @@ class Office:
         agent = await self.client(**kwargs)  # type: ignore[arg-type]
         return await self.dial(agent, address)
 
+    async def echo(self, peer: Peer, value: str, method: str = "Echo", seconds: float = SECONDS) -> str:
+        reply, _ = await peer.call(
+            f"/test.Desk/{method}", StringValue(value=value), StringValue, deadline=Deadline.after(seconds)
+        )
+        return reply.value
+
+    async def send(
+        self, peer: Peer, method: str, parts: Sequence[Buffer], on_part: OnPart | None = None
+    ) -> tuple[Chunk, list[memoryview]]:
+        return await peer.call(
+            f"/test.Desk/{method}",
+            Chunk(call=7),
+            Chunk,
+            parts=parts,
+            deadline=Deadline.after(SECONDS),
+            on_part=on_part,
+        )
+
+    async def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
+        """Waits for a condition, looking again after every turn of the loop."""
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - conditions of every kind
+                await asyncio.sleep(0.001)
+
     async def dial(self, agent: Agent, address: str = "") -> Peer:
         return await agent.connect(
             [address or self.address], name="office", role="server", deadline=Deadline.after(SECONDS)
         )
 
 
-Opener = Callable[..., "asyncio.Future[Office]"]
-
-
 @pytest.fixture
 async def office(tmp_path: Path) -> AsyncIterator[Office]:
     async with AsyncExitStack() as stack:
         yield await open_office(stack, tmp_path)
+
+
+@pytest.fixture
+async def small_office(tmp_path: Path) -> AsyncIterator[Office]:
+    """One that lets a peer have only 256 KiB on the way."""
+    async with AsyncExitStack() as stack:
+        yield await open_office(stack, tmp_path, window_bytes=256 * 1024)
 
 
 async def open_office(stack: AsyncExitStack, directory: Path, **options: object) -> Office:
@@ -187,15 +217,3 @@ async def open_office(stack: AsyncExitStack, directory: Path, **options: object)
     stack.push_async_callback(server.stop, 0)
     await stack.enter_async_context(agent)
     return Office(desk, agent, port, stack, directory)
-
-
-async def echo(peer: Peer, value: str, method: str = "Echo", seconds: float = SECONDS) -> str:
-    reply, _ = await peer.call(
-        f"/test.Desk/{method}", StringValue(value=value), StringValue, deadline=Deadline.after(seconds)
-    )
-    return reply.value
-
-
-@pytest.fixture
-def call_echo() -> Callable[..., object]:
-    return echo
