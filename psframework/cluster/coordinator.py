@@ -22,6 +22,7 @@ async def build(parts: Parts[CoordinatorSettings]) -> None:
     """Opens the store and what is kept in it."""
     store = SqliteStore(_state(parts))
     coordinator = await parts.stack.enter_async_context(Coordinator(store))
+    parts.on_drain.append(coordinator.suspend)
     keeper = await parts.stack.enter_async_context(Keeper(coordinator, parts.security))
     parts.servicers.append((add_ModelServiceServicer_to_server, KeeperServicer(keeper)))
     parts.servicers.append((add_CoordinatorServiceServicer_to_server, CoordinatorServicer(coordinator)))

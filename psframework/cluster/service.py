@@ -45,6 +45,7 @@ class Parts(Generic[S]):
         stack: closes, in reverse, what the service opened.
         services: typed services, offered on the call stream and as unary methods.
         servicers: ordinary gRPC servicers, each with the generated function that adds it to a server.
+        on_drain: called when the process has been told to end, while calls are still answered.
         membership: this process in the cluster; None before it joined, and in a service that runs alone.
         agent: its calls; None before it joined.
     """
@@ -54,6 +55,7 @@ class Parts(Generic[S]):
     stack: AsyncExitStack
     services: list[Service] = field(default_factory=list)
     servicers: list[tuple[Callable[..., None], object]] = field(default_factory=list)
+    on_drain: list[Callable[[], None]] = field(default_factory=list)
     membership: Membership | None = None
     agent: Agent | None = None
 
@@ -100,7 +102,9 @@ async def _run(role: str, settings: S, build: Build[S]) -> None:
         await build(parts)
         server, late = await _bind(parts)
         ending = asyncio.create_task(server.wait_stopped(), name="psf-ending")
-        stack.push_async_callback(_cancel, ending)
+        draining = asyncio.create_task(_tell_drain(parts, server), name="psf-draining")
+        for task in (ending, draining):
+            stack.push_async_callback(_cancel, task)
         await asyncio.sleep(0)  # it handles signals from here on
         announce(f"serving on {server.address}")
         joining = asyncio.create_task(_go_live(role, parts, server, late), name="psf-joining")
@@ -120,6 +124,12 @@ async def _go_live(role: str, parts: Parts[S], server: Serving, late: LateHandle
     await server.set_serving(True)
     if parts.membership is not None:
         announce(f"joined as {parts.membership.member.name}")
+
+
+async def _tell_drain(parts: Parts[S], server: Serving) -> None:
+    await server.draining.wait()
+    for hook in parts.on_drain:
+        hook()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -1,0 +1,34 @@
+"""`psf health` tells by its exit status whether a service serves."""
+
+from pathlib import Path
+
+import pytest
+
+from psframework.cli.app import main
+from psframework.cluster.process import ServiceProcess
+from psframework.rpc import certificates
+from psframework.rpc.compute import compute
+
+
+async def test_a_service_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    certificates.init(tmp_path)
+    folders = {role: certificates.issue(tmp_path, role) for role in ("coordinator", "trainer")}
+    arguments = ["--tls-dir", str(folders["coordinator"]), "--state", str(tmp_path / "state.sqlite")]
+    process = ServiceProcess("coordinator", "services.coordinator", arguments)
+    process.start()
+    try:
+        address = await process.wait_serving(30)
+        mine = ["--tls-dir", str(folders["trainer"]), "--timeout", "3"]
+        assert await compute(main, ["health", address, "--role", "coordinator", *mine]) == 0
+        assert capsys.readouterr().out == "SERVING\n"
+        assert await compute(main, ["health", address, "--role", "parameter-server", *mine]) == 1
+        assert "no answer" in capsys.readouterr().out
+        service = ["--service", "psframework.proto.v1.CoordinatorService"]
+        assert await compute(main, ["health", address, "--role", "coordinator", *mine, *service]) == 0
+    finally:
+        await process.stop(5)
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "127.0.0.1:1", "--timeout", "1"]) == 1
+    assert "no answer" in capsys.readouterr().out

@@ -1,0 +1,29 @@
+"""`psf up` is a cluster in the foreground that ends with Ctrl-C."""
+
+import re
+import signal
+from pathlib import Path
+
+import psutil
+
+from psframework.cluster.connect import connect
+from psframework.testing.cluster import program
+
+SOURCE = "import sys; from psframework.cli.app import main; sys.exit(main(sys.argv[1:]))"
+
+
+async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
+    async with program(tmp_path, "psf_up", SOURCE, ["up", "--parameter-servers", "1"]) as up:
+        line = await up.line("export PSF_COORDINATOR=")
+        async with connect(line.split("=")[1]) as cluster:
+            assert [member.name for member in cluster.members(role="parameter-server")] == [
+                "parameter-server-0"
+            ]
+        table = "\n".join(up.process.output)
+        pids = [int(pid) for pid in re.findall(r"(?:coordinator|parameter-server-0)\D*?│\s*(\d+)", table)]
+        assert len(pids) == 2
+        psutil.Process(pids[1]).kill()
+        await up.line("parameter-server-0 ended with status -9")
+        up.process.send_signal(signal.SIGINT)
+        assert await up.end(15) == 0
+    assert not any(psutil.pid_exists(pid) for pid in pids)
