@@ -1,0 +1,242 @@
+"""One training step of an MLP (forward, backward, SGD): our engine against hand-written NumPy and torch.
+
+    python benchmarks/mlp.py [--torch-python /path/to/python] [--reps 9]
+
+Two sizes: 784-512-512-10 at batch 64, where matrix products are nearly all, and 32-32-32-10 at batch 8, where
+the engine's overhead is. Ours runs twice: `autograd` updates its parameters as the NumPy side does, `nn` is
+`nn.Sequential` with `optim.SGD`, as the torch side is. One thread a side, the same allocator, interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import itertools
+
+from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin, report, serve_side, set_allocator
+
+# case: layers, batch, steps of one repetition
+SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {
+    "mlp": ((784, 512, 512, 10), 64, 150),
+    "tiny": ((32, 32, 32, 10), 8, 3000),
+}
+LABELS = {"mlp": "784-512-512-10, batch 64", "tiny": "32-32-32-10, batch 8"}
+RATE = 0.01
+Step = Callable[[], Any]
+
+
+def data(dims: tuple[int, ...], batch: int) -> tuple[Any, Any, list[Any], list[Any]]:
+    """Inputs, labels, weights (in, out) and biases: the same on every side."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    weights = [
+        (rng.standard_normal((i, o)) / np.sqrt(i)).astype(np.float32) for i, o in itertools.pairwise(dims)
+    ]
+    biases = [np.zeros(o, np.float32) for o in dims[1:]]
+    inputs = rng.standard_normal((batch, dims[0])).astype(np.float32)
+    return inputs, rng.integers(0, dims[-1], batch), weights, biases
+
+
+def numpy_step(dims: tuple[int, ...], batch: int) -> Step:
+    """What one writes by hand."""
+    import numpy as np
+
+    x, y, weights, biases = data(dims, batch)
+    rate, rows, last = np.float32(RATE), np.arange(batch), len(weights) - 1
+
+    def step() -> float:
+        layers = [x]
+        for i, (weight, bias) in enumerate(zip(weights, biases)):
+            z = layers[-1] @ weight + bias
+            layers.append(np.maximum(z, 0) if i < last else z)
+        z = layers.pop()
+        z = z - z.max(1, keepdims=True)
+        exponentials = np.exp(z)
+        sums = exponentials.sum(1, keepdims=True)
+        loss = (np.log(sums[:, 0]) - z[rows, y]).mean()
+        g = exponentials / sums
+        g[rows, y] -= 1
+        g /= batch
+        for i in reversed(range(last + 1)):
+            into_weight, into_bias = layers[i].T @ g, g.sum(0)
+            if i:
+                g = (g @ weights[i].T) * (layers[i] > 0)
+            weights[i] -= rate * into_weight
+            biases[i] -= rate * into_bias
+        return float(loss)
+
+    return step
+
+
+def autograd_step(dims: tuple[int, ...], batch: int) -> Step:
+    """Our tensors, with the update by hand."""
+    import numpy as np
+
+    import psframework.nn.functional as F
+    from psframework.autograd import tensor
+
+    x, y, weights, biases = data(dims, batch)
+    layers = [(tensor(w.T, True), tensor(b, True)) for w, b in zip(weights, biases)]
+    parameters = [p for layer in layers for p in layer]
+    rate, last = np.float32(RATE), len(layers) - 1
+
+    def step() -> float:
+        h = x
+        for i, (weight, bias) in enumerate(layers):
+            h = F.linear(h, weight, bias)
+            if i < last:
+                h = F.relu(h)
+        loss = F.cross_entropy(h, y)
+        loss.backward()
+        for p in parameters:
+            gradient = p.grad
+            gradient *= rate
+            p.data -= gradient
+            p.grad = None
+        return float(loss)
+
+    return step
+
+
+def nn_step(dims: tuple[int, ...], batch: int) -> Step:
+    """Our modules and optimizer."""
+    import psframework.nn.functional as F
+    from psframework import nn, optim
+
+    x, y, weights, biases = data(dims, batch)
+    layers: list[Any] = []
+    for weight, bias in zip(weights, biases):
+        layer = nn.Linear(*weight.shape)
+        layer.weight.data, layer.bias.data = weight.T.copy(), bias
+        layers += [layer, nn.ReLU()]
+    model = nn.Sequential(*layers[:-1])
+    optimizer = optim.SGD(model.parameters(), lr=RATE)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return float(loss)
+
+    return step
+
+
+def torch_step(dims: tuple[int, ...], batch: int) -> Step:
+    """torch's modules and optimizer."""
+    import torch
+
+    torch.set_num_threads(1)
+    x, y, weights, biases = data(dims, batch)
+    layers: list[Any] = []
+    for weight, bias in zip(weights, biases):
+        layer = torch.nn.Linear(*weight.shape)
+        layer.weight.data, layer.bias.data = torch.from_numpy(weight.T.copy()), torch.from_numpy(bias)
+        layers += [layer, torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers[:-1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    inputs, targets = torch.from_numpy(x), torch.from_numpy(y)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+STEPS = {"numpy": numpy_step, "autograd": autograd_step, "nn": nn_step, "torch": torch_step}
+
+
+def rate_of(step: Step, steps: int) -> float:
+    """Steps a second."""
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return steps / (time.perf_counter() - start)
+
+
+def serve(name: str) -> None:
+    """A side's process: steps a second of the case asked for, and `loss:CASE` for the loss after 10 steps."""
+    set_allocator()
+    pin(0)
+    made = {case: STEPS[name](dims, batch) for case, (dims, batch, _) in SIZES.items()}
+    losses = {case: [step() for _ in range(10)][-1] for case, step in made.items()}
+
+    def rate(case: str) -> Callable[[], float]:
+        return lambda: rate_of(made[case], SIZES[case][2])
+
+    def loss(case: str) -> Callable[[], float]:
+        return lambda: losses[case]
+
+    serve_side({case: rate(case) for case in SIZES} | {f"loss:{case}": loss(case) for case in SIZES})
+
+
+def main() -> int:
+    """Runs all sides and prints the table; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_torch_argument(parser)
+    parser.add_argument("--reps", type=int, default=9)
+    parser.add_argument("--serve", choices=STEPS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.serve)
+        return 0
+    # Where a machine sets this it slows NumPy's BLAS and not torch's.
+    os.environ.pop("OPENBLAS_CORETYPE", None)
+    names = ["autograd", "nn", "numpy"] + (["torch"] if arguments.torch_python else [])
+    sides = [
+        Side(name, [arguments.torch_python if name == "torch" else sys.executable, __file__, "--serve", name])
+        for name in names
+    ]
+    for side in sides:
+        side.__enter__()
+    try:
+        losses = {case: [side.run(f"loss:{case}") for side in sides] for case in SIZES}
+        figures = interleave(sides, list(SIZES), arguments.reps)
+    finally:
+        for side in sides:
+            side.__exit__(None, None, None)
+    for case, values in losses.items():
+        spread = max(values) - min(values)
+        assert spread < 1e-3 * max(values), f"{case}: the sides do not compute the same: {values}"
+    return 0 if show(figures, names) else 1
+
+
+def products(case: str) -> float:
+    """Floating-point operations of a step's matrix products: the inputs need no gradient."""
+    dims, batch, _ = SIZES[case]
+    return 2.0 * batch * (3 * sum(i * o for i, o in itertools.pairwise(dims)) - dims[0] * dims[1])
+
+
+def show(figures: dict[str, dict[str, list[float]]], names: list[str]) -> bool:
+    """Prints a table against each peer."""
+    targets = {("autograd", "numpy"): (0.95, 0.6), ("nn", "torch"): (1.7, 2.0)}
+    met = True
+    for ours, peer in (("autograd", "numpy"), ("nn", "numpy"), ("autograd", "torch"), ("nn", "torch")):
+        if peer in names:
+            wanted = targets.get((ours, peer), (None, None))
+            rows = [Row(case, LABELS[case], "/s", target=t) for case, t in zip(SIZES, wanted)]
+            met = report(figures, rows, ours=ours, peers=[peer]) and met
+    # Where the products alone reach the core's peak no engine can be far ahead of another.
+    report(
+        figures, [Row("mlp", "the same", "GFLOP/s", products("mlp") * 1e-9)], ours=names[0], peers=names[1:]
+    )
+    return met
+
+
+if __name__ == "__main__":
+    sys.exit(main())
