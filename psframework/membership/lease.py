@@ -12,7 +12,9 @@ from enum import Enum, StrEnum
 
 from psframework.errors import ArgumentError
 
-MIN_LEASE, MAX_LEASE = 0.2, 3600.0  # seconds; below 3 s one long C call that keeps the GIL can cost it
+MIN_LEASE, MAX_LEASE = 0.5, 3600.0  # seconds; below 3 s one long C call that keeps the GIL can cost it
+
+SMALLEST_GAP = 0.3  # seconds; below, a tick is merely late
 
 
 class Reason(StrEnum):
@@ -34,7 +36,7 @@ class Health(Enum):
 
 
 def check_lease(seconds: float) -> float:
-    """Returns a lease's length in seconds, or raises ArgumentError outside of 0.2 s to 1 h."""
+    """Returns a lease's length in seconds, or raises ArgumentError outside of 0.5 s to 1 h."""
     if not MIN_LEASE <= seconds <= MAX_LEASE:
         raise ArgumentError(f"a lease of {seconds} s: use {MIN_LEASE} to {MAX_LEASE:g} s")
     return seconds
@@ -51,13 +53,12 @@ class LeaseOptions:
 
     Args:
         stall_limit: a loop that has not turned for so long makes its member `stalled`.
-        closed_grace: a member whose stream closed and who did not renew for so long is fenced.
-        takeover_grace: the same, when somebody else wants its name.
+        closed_grace: a member whose stream closed and who did not renew for so long is fenced. Longer than
+            the longest renewal interval (1 s), since a stream may also break under a live member.
     """
 
     stall_limit: float = 60.0
     closed_grace: float = 1.5
-    takeover_grace: float = 0.5
 
 
 @dataclass(slots=True)
@@ -124,7 +125,9 @@ class LeaseTable:
         """The coordinator's tick: after a gap nobody is evicted for one lease, since nobody could renew."""
         gap, self._observed = now - self._observed, now
         for lease in self._leases.values():
-            if gap > lease.seconds / 3:
+            if lease.closed_at is not None and gap > self._options.closed_grace / 3:
+                lease.closed_at = now
+            if gap > max(lease.seconds / 3, SMALLEST_GAP):
                 lease.hold_until = now + lease.seconds
                 lease.tick_at = min(now, lease.tick_at + gap)
 
@@ -155,9 +158,11 @@ class LeaseTable:
         if lease.renewed_at > asked_at:
             return Health.LIVE
         quiet = lease.quiet_since()
-        if quiet is None or now < lease.hold_until or now - quiet < self._options.takeover_grace:
+        if quiet is None or now < lease.hold_until:
             return Health.SILENT
-        return Health.GONE
+        # A live one would have renewed by now, even if only its stream broke.
+        grace = min(1.25 * renewal_interval(lease.seconds), self._options.closed_grace)
+        return Health.GONE if now - quiet >= grace else Health.SILENT
 
 
 class HeldLease:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar, cast
 
 import grpc
 
-from psframework.errors import PsfError, StaleTerm
+from psframework.errors import Evicted, PsfError, StaleTerm
 from psframework.membership.barrier import Entry
 from psframework.membership.barrier_desk import CoordinatorStopping
 from psframework.membership.coordinator import Coordinator
@@ -22,11 +23,11 @@ from psframework.membership.messages import (
     view_to_message,
 )
 from psframework.membership.registry import JoinSpec
-from psframework.membership.view import View
+from psframework.membership.view import Member, View
 from psframework.proto.v1 import coordinator_pb2 as pb
 from psframework.proto.v1.coordinator_pb2_grpc import CoordinatorServiceServicer
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.identity import AuthContext, check_claim, identity
+from psframework.rpc.identity import ANY_NAME, AuthContext, check_claim, identity
 from psframework.rpc.status import abort
 
 
@@ -73,10 +74,12 @@ class CoordinatorServicer(CoordinatorServiceServicer):
 
     @_answers
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
-        check_claim(identity(cast(AuthContext, context)), request.role, request.name)
+        holder = identity(cast(AuthContext, context))
+        check_claim(holder, request.role, request.name)
+        certified = holder.name if holder is not None and holder.name != ANY_NAME else ""
         spec = JoinSpec(
             request.role,
-            request.name,
+            request.name or certified,
             request.job,
             tuple(request.addresses),
             request.lease_seconds,
@@ -90,11 +93,14 @@ class CoordinatorServicer(CoordinatorServiceServicer):
     @_answers
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:
         coordinator = self._coordinator
+        self._check_own(request.incarnation, context)
         seconds = coordinator.registry.renew(request.incarnation, request.tick, coordinator.clock())
         return pb.RenewResponse(term=coordinator.term, lease_seconds=seconds, view=coordinator.view.number)
 
     @_answers
     async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveResponse:
+        with suppress(Evicted):  # it is gone already
+            self._check_own(request.incarnation, context)
         await self._coordinator.leave(request.incarnation)
         return pb.LeaveResponse(term=self._coordinator.term)
 
@@ -112,7 +118,7 @@ class CoordinatorServicer(CoordinatorServiceServicer):
         try:
             self.check_term(request)
             if incarnation:
-                coordinator.registry.check_live(incarnation)
+                self._check_own(incarnation, context)
         except PsfError as error:
             await abort(context, error)
         stream = coordinator.open_stream(incarnation)
@@ -132,7 +138,7 @@ class CoordinatorServicer(CoordinatorServiceServicer):
 
     @_answers
     async def PutKey(self, request: pb.PutKeyRequest, context: Context) -> pb.PutKeyResponse:
-        self._check_writer(request.writer)
+        self._check_writer(request.writer, context)
         keys = self._coordinator.keys
         decision = await keys.stored(
             keys.table.put(
@@ -149,7 +155,7 @@ class CoordinatorServicer(CoordinatorServiceServicer):
 
     @_answers
     async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Context) -> pb.DeleteKeyResponse:
-        self._check_writer(request.writer)
+        self._check_writer(request.writer, context)
         expected = request.expected_revision if request.HasField("expected_revision") else None
         deleted = await self._coordinator.keys.delete(request.key, expected)
         return pb.DeleteKeyResponse(term=self._coordinator.term, deleted=deleted)
@@ -178,15 +184,21 @@ class CoordinatorServicer(CoordinatorServiceServicer):
         self, request: pb.EnterBarrierRequest, context: Context
     ) -> pb.EnterBarrierResponse:
         coordinator = self._coordinator
-        member = coordinator.registry.check_live(request.incarnation)
+        member = self._check_own(request.incarnation, context)
         timeout = request.timeout_seconds if request.HasField("timeout_seconds") else math.inf
         entry = Entry(member, request.entry, coordinator.clock() + timeout)
         names = await coordinator.barriers.enter(request.name, request.count, entry)
         return pb.EnterBarrierResponse(term=coordinator.term, names=names)
 
-    def _check_writer(self, incarnation: int) -> None:
+    def _check_writer(self, incarnation: int, context: Context) -> None:
         if incarnation:
-            self._coordinator.registry.check_live(incarnation)
+            self._check_own(incarnation, context)
+
+    def _check_own(self, incarnation: int, context: Context) -> Member:
+        """Returns the caller's member; Evicted if it is none, PermissionDenied if it is somebody else's."""
+        member = self._coordinator.registry.check_live(incarnation)
+        check_claim(identity(cast(AuthContext, context)), member.role, member.name)
+        return member
 
 
 def _optional(entry: KeyEntry | None) -> pb.KeyEntry | None:

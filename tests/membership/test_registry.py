@@ -57,14 +57,14 @@ def test_a_closed_holder_is_replaced_in_one_view() -> None:
     registry.leases.stream_opened(holder.incarnation, 1)
     registry.leases.stream_closed(holder.incarnation, 1, 1.0)
     number = registry.log.view.number
-    newcomer = join(registry, JoinSpec("worker", "w"), 1.6, asked_at=1.1)
+    newcomer = join(registry, JoinSpec("worker", "w"), 2.3, asked_at=1.1)
     assert newcomer.incarnation > holder.incarnation
     delta = registry.log.since(number)
     assert delta is not None
     assert [(gone.member, gone.reason) for gone in delta.departed] == [(holder, Reason.REPLACED)]
     assert registry.log.view.members == (newcomer,)
     with pytest.raises(Evicted, match="join again"):
-        registry.renew(holder.incarnation, 2, 1.7)
+        registry.renew(holder.incarnation, 2, 2.4)
 
 
 def test_a_silent_holder_is_waited_for_as_long_as_its_lease() -> None:

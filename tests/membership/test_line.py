@@ -1,0 +1,69 @@
+"""The line to the coordinator: addresses in turn, terms, and errors that are answers."""
+
+import pytest
+
+from psframework.errors import ConfigurationError, DeadlineExceeded, NotRegistered, StaleTerm
+from psframework.membership.line import Addresses, Line, Terms
+from psframework.membership.store import MemoryStore
+from psframework.proto.v1 import coordinator_pb2 as pb
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.security import Security
+
+
+def test_addresses_take_turns_once_for_each_failure() -> None:
+    addresses = Addresses(["a:1", "b:2"])
+    assert addresses.current == "a:1"
+    addresses.failed("a:1")
+    addresses.failed("a:1")  # another call of before the change
+    assert addresses.current == "b:2"
+    addresses.failed("b:2")
+    assert addresses.current == "a:1"
+    with pytest.raises(ConfigurationError):
+        Addresses([])
+
+
+def test_terms_only_rise() -> None:
+    terms = Terms()
+    terms.observe(pb.RenewResponse(term=3), "a:1")
+    terms.observe(pb.RenewResponse(term=3), "a:1")
+    with pytest.raises(StaleTerm, match="a:1 answered in term 2, but term 3 has begun"):
+        terms.observe(pb.RenewResponse(term=2), "a:1")
+    assert terms.highest == 3
+
+
+async def members(line: Line, seconds: float = 10.0) -> pb.ListMembersResponse:
+    return await line.call(
+        "ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse, Deadline.after(seconds)
+    )
+
+
+async def test_a_stale_coordinator_is_passed_over(start) -> None:
+    newer = MemoryStore()
+    for _ in range(4):
+        newer.open()
+    async with start() as old, start(newer) as new:
+        async with Line(new.addresses + old.addresses, Security.plaintext()) as line:
+            assert (await members(line)).term == 5
+            line.addresses.failed(new.addresses[0])
+            assert (await members(line)).term == 5  # the old one refused, or was refused
+        async with Line(old.addresses, Security.plaintext()) as line:
+            line.terms.highest = 5
+            with pytest.raises(DeadlineExceeded, match=r"term 1.*5"):
+                await members(line, 0.3)
+
+
+async def test_an_answer_is_not_tried_again(served) -> None:
+    async with Line(served.addresses, Security.plaintext()) as line:
+        with pytest.raises(NotRegistered):
+            await line.call(
+                "NoSuchMethod", pb.ListMembersRequest(), pb.ListMembersResponse, Deadline.after(10)
+            )
+        updates = []
+        await line.call(
+            "ListMembers",
+            pb.ListMembersRequest(),
+            pb.ListMembersResponse,
+            Deadline.after(10),
+            before=lambda: updates.append(1),
+        )
+        assert updates == [1]
