@@ -18,6 +18,7 @@ import psframework.nn.functional as F
 from psframework.autograd import tensor
 from psframework.backend import Array
 from psframework.cli.demo.events import Reporter
+from psframework.cli.demo.load import lane_bytes, shard_loads
 from psframework.cli.demo.model import accuracy, digits_network, model_arrays
 from psframework.cli.demo.model_file import ModelFile, load_model, save_model
 from psframework.cluster.connect import connect
@@ -124,7 +125,7 @@ class Training:
         with self.reporter.phase("evaluate"):
             score = await compute(accuracy, self.model, self.data.x_test, self.data.y_test)
         self.reporter.epoch(self.step, self.epoch, loss, score)
-        self.reporter.shards(await shard_loads(self.ps))
+        self.reporter.shards(await shard_loads(self.cluster))
 
     async def _result(self) -> dict[str, float]:
         score = await compute(accuracy, self.model, self.data.x_test, self.data.y_test)
