@@ -45,10 +45,6 @@ class Partition:
         """Bytes of its elements."""
         return self.size * dtype_from_name(self.dtype).itemsize
 
-    def nbytes_as(self, dtype: str) -> int:
-        """Bytes of its elements when rounded to another dtype; empty: its own."""
-        return self.size * dtype_from_name(dtype or self.dtype).itemsize
-
     @property
     def stop(self) -> int:
         """First byte after it in the arena."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from psframework.backend import dtype_from_name
 from psframework.errors import (
     NotRegistered,
     PeerLost,
@@ -31,6 +32,7 @@ from psframework.parameter_server.table import Gradient, Pull, Table
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.call import Call
 from psframework.rpc.service import Method
+from psframework.wire.compress import Compression, parse, wire_dtype
 from psframework.wire.memory import BufferPool
 
 COORDINATOR: Final = frozenset({"coordinator"})
@@ -174,8 +176,9 @@ class ShardServicer:
     def drop_table(self, request: pb.DropTableRequest, call: Call) -> pb.DropTableReply:
         """Frees a table."""
         self._check_term(request.term)
-        host = self._hosts.pop(request.table, None)
-        if host is not None:
+        host = self._hosts.get(request.table)
+        if host is not None and host.creation == request.creation:
+            del self._hosts[request.table]
             host.drop(UnknownTable(f"table {request.table!r} was dropped"))
         return pb.DropTableReply()
 
@@ -185,7 +188,7 @@ class ShardServicer:
         host = self._hosts.get(table)
         if host is None:
             raise UnknownTable(
-                f"no table {table!r} on this shard: open the parameter server (cluster.parameter_server) first"
+                f"no table {table!r} on this shard: open it first, with cluster.parameter_server(...)"
             )
         return host
 
@@ -234,9 +237,10 @@ class ShardServicer:
         positions = _positions(host.table, request.partitions)
         place = request.place if request.HasField("place") else None
         kept = request.kept or place is None  # what came by itself belongs to us
+        compression = parse(request.compression or "none")
 
         async def receive() -> Gradient:
-            source = await _source(host.table, positions, call, place, request.compression)
+            source = await _source(host.table, positions, call, place, compression)
             return Gradient(request.writer, request.sequence, source, frozenset(positions))
 
         return Push(request.writer, request.sequence, request.step, receive, kept)
@@ -267,7 +271,11 @@ def _arena(table: Table, place: pb.Place, call: Call) -> Arena:
 
 
 async def _source(
-    table: Table, positions: Sequence[int], call: Call, place: pb.Place | None, compression: str = ""
+    table: Table,
+    positions: Sequence[int],
+    call: Call,
+    place: pb.Place | None,
+    compression: Compression = Compression.NONE,
 ) -> Source:
     """Where the values of these partitions lie: in the caller's memory, or in the payload."""
     if place is not None:
@@ -280,10 +288,10 @@ async def _source(
     return Parts({p: part_array(view, table.partitions[p], compression) for p, view in zip(positions, views)})
 
 
-def _cut(view: memoryview, partitions: Sequence[Partition], compression: str) -> list[memoryview]:
+def _cut(view: memoryview, partitions: Sequence[Partition], compression: Compression) -> list[memoryview]:
     views, begin = [], 0
     for partition in partitions:
-        end = begin + partition.nbytes_as(compression)
+        end = begin + partition.size * wire_dtype(dtype_from_name(partition.dtype), compression).itemsize
         views.append(view[begin:end])
         begin = end
     if begin != len(view):
@@ -292,10 +300,12 @@ def _cut(view: memoryview, partitions: Sequence[Partition], compression: str) ->
 
 
 def _reply_parts(table: Table, pull: Pull, buffer: memoryview | None, call: Call) -> None:
+    """One part for each partition here, so that the caller knows where each belongs; empty if unchanged."""
     if buffer is None or not pull.changed:
         return
-    offsets = table.packed_offsets
-    call.reply_parts([buffer[offsets[p] : offsets[p] + table.partitions[p].nbytes] for p in pull.changed])
+    changed, offsets = set(pull.changed), table.packed_offsets
+    ends = [o + p.nbytes if i in changed else o for i, (o, p) in enumerate(zip(offsets, table.partitions))]
+    call.reply_parts([buffer[begin:end] for begin, end in zip(offsets, ends)])
 
 
 def _pull_reply(host: Host, waiting: Waiting, committed: int) -> pb.PullReply:

@@ -11,6 +11,7 @@ import numpy as np
 from psframework.backend import Array, dtype_from_name
 from psframework.errors import WireError
 from psframework.parameter_server.partition import Partition
+from psframework.wire.compress import Compression, wire_dtype
 from psframework.wire.memory import Buffer
 
 
@@ -98,15 +99,15 @@ class Parts(Source):
         return self._arrays[piece.start]
 
 
-def part_array(view: Buffer, partition: Partition, dtype: str = "") -> Array:
+def part_array(view: Buffer, partition: Partition, compression: Compression = Compression.NONE) -> Array:
     """A received part as an array; WireError if its length is not the partition's.
 
     Args:
         view: the bytes.
         partition: what they should be.
-        dtype: name of the dtype they were rounded to; empty: the partition's own.
+        compression: how it was narrowed.
     """
-    kind = dtype_from_name(dtype or partition.dtype)
+    kind = wire_dtype(dtype_from_name(partition.dtype), compression)
     if len(view) != partition.size * kind.itemsize:
         raise WireError(
             f"partition {partition.index} came with {len(view)} bytes; {partition.size} {kind.name} "

@@ -187,7 +187,7 @@ class Table:
         self._answer([pull], frozenset())
 
     def keep_writers(self, writers: Iterable[int]) -> None:
-        """Forgets all other writers, and what they have staged: they are fenced, and count in no step to come."""
+        """Forgets all other writers, and what they have staged: they count in no step to come."""
         kept = frozenset(writers)
         for dedupe in self.dedupe:
             dedupe.keep(kept)

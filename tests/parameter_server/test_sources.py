@@ -6,6 +6,7 @@ import pytest
 from psframework.errors import WireError
 from psframework.parameter_server.partition import Partition
 from psframework.parameter_server.sources import Arena, Parts, Piece, part_array
+from psframework.wire.compress import Compression
 
 PARTITIONS = (
     Partition(0, "float32", 0, 16, 0),
@@ -37,7 +38,7 @@ def test_a_short_arena_is_refused():
 
 def test_parts_may_be_narrower_but_not_shorter():
     half = np.arange(16, dtype=np.float16)
-    array = part_array(half.tobytes(), PARTITIONS[0], "float16")
+    array = part_array(half.tobytes(), PARTITIONS[0], Compression.FP16)
     assert np.array_equal(Parts({0: array}).array(Piece(0, 1, "float32", 16)), half)
     with pytest.raises(WireError, match="partition 0 came with 32 bytes"):
         part_array(half.tobytes(), PARTITIONS[0])

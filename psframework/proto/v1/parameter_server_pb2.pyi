@@ -385,7 +385,7 @@ class PushRequest(_message.Message):
     kept: _builtins.bool
     """True if the caller leaves the shared gradients alone until the step is closed."""
     compression: _builtins.str
-    """Name of the dtype that the gradients were rounded to; empty for their own."""
+    """How the gradients were narrowed: "fp16", "bf16"; empty: not at all."""
     data: _builtins.bytes
     """The gradients, one partition after the other."""
     @_builtins.property
@@ -996,19 +996,23 @@ class DropTableRequest(_message.Message):
 
     TABLE_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
+    CREATION_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table, "job/model"."""
     term: _builtins.int
     """Term of the coordinator."""
+    creation: _builtins.int
+    """Number of its making; a table that was made anew stays."""
     def __init__(
         self,
         *,
         table: _builtins.str = ...,
         term: _builtins.int = ...,
+        creation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["creation", b"creation", "table", b"table", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1224,6 +1228,7 @@ class LeaveModelRequest(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
     UNTIL_STEP_FIELD_NUMBER: _builtins.int
+    REGISTRATION_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table, "job/model"."""
@@ -1231,6 +1236,8 @@ class LeaveModelRequest(_message.Message):
     """Registration of the caller."""
     until_step: _builtins.int
     """First step that it no longer counts in; its earlier steps are complete on every shard."""
+    registration: _builtins.str
+    """Random number of the registration, for a caller that never heard its writer."""
     term: _builtins.int
     """Highest term seen by the sender."""
     def __init__(
@@ -1239,11 +1246,12 @@ class LeaveModelRequest(_message.Message):
         table: _builtins.str = ...,
         writer: _builtins.int = ...,
         until_step: _builtins.int = ...,
+        registration: _builtins.str = ...,
         term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "term", b"term", "until_step", b"until_step", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registration", b"registration", "table", b"table", "term", b"term", "until_step", b"until_step", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

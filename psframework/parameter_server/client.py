@@ -1,0 +1,143 @@
+"""Opening a model on the parameter server: registration, connections, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import NotRequired, TypedDict, Unpack
+
+from psframework.autograd.tensor import Tensor
+from psframework.errors import ArgumentError, PsfError
+from psframework.nn.module import Module
+from psframework.optim.optimizer import Optimizer
+from psframework.parameter_server.arena import ModelMemory, parameter_specs
+from psframework.parameter_server.handle import LEAVE_SECONDS, ParameterServer, call_keeper, each
+from psframework.parameter_server.layout import ParameterSpec
+from psframework.parameter_server.link import Runtime, ShardLink
+from psframework.parameter_server.messages import parameters_to_message, shard_from_message
+from psframework.parameter_server.partition import Partitioner
+from psframework.parameter_server.policy import BSP, Policy, policy_spec
+from psframework.parameter_server.registry import table_name
+from psframework.proto.v1 import parameter_server_pb2 as pb
+from psframework.rpc.deadline import Deadline
+
+__all__ = ["OpenOptions", "ParameterServer", "open_parameter_server"]
+
+log = logging.getLogger(__name__)
+
+
+class OpenOptions(TypedDict):
+    """Keywords of `open_parameter_server`.
+
+    name: of the model, within the job.
+    optimizer: what the server updates with; needed unless `reader`.
+    consistency: policy; BSP() by default.
+    reader: only pulls; never counted, never waited for.
+    keep: the model outlives its job.
+    partitioner: how parameters are spread over the shards; the first registrant decides.
+    timeout: seconds for opening.
+    """
+
+    name: NotRequired[str]
+    optimizer: NotRequired[Optimizer | None]
+    consistency: NotRequired[Policy | None]
+    reader: NotRequired[bool]
+    keep: NotRequired[bool]
+    partitioner: NotRequired[Partitioner | None]
+    timeout: NotRequired[float]
+
+
+async def open_parameter_server(
+    runtime: Runtime, model: Module, **options: Unpack[OpenOptions]
+) -> ParameterServer:
+    """Registers a model, and creates it if it is the first; on return it holds the server's values.
+
+    Args:
+        runtime: the cluster.
+        model: its parameters move into one arena.
+        options: see `OpenOptions`.
+
+    Raises:
+        ArgumentError: a trainer without an optimizer, or a model that can't be served.
+        ModelMismatch: another shape, dtype, rule or policy is registered under the name.
+        UnknownTable: a reader of a model that nobody registered.
+        RendezvousTimeout: there is no shard, or the first registrant did not finish.
+    """
+    parameters = list(model.named_parameters())
+    request = _register_request(runtime, parameter_specs(parameters), options)
+    deadline = Deadline.after(options.get("timeout", 30.0))
+    table = table_name(request.job, request.model)
+    try:
+        reply = await call_keeper(runtime, "Register", request, pb.RegisterReply, deadline)
+        memory = _memory(parameters, shared=await _sees_our_memory(runtime, table, reply, deadline))
+        try:
+            handle = ParameterServer(runtime, memory, reply, table, reader=request.reader)
+            await handle.open(reply.initialize, deadline)
+        except BaseException:
+            memory.release()
+            raise
+    except (PsfError, asyncio.CancelledError):
+        await _withdraw(runtime, table, request.registration)
+        raise
+    return handle
+
+
+async def _sees_our_memory(runtime: Runtime, table: str, reply: pb.RegisterReply, deadline: Deadline) -> bool:
+    """Connects to all shards; whether one of them is on this host."""
+    shards = [shard_from_message(shard) for shard in reply.shards]
+    probes = [ShardLink(runtime, table, reply.writer, shard, ()) for shard in shards]
+    return any(await each(probe.connect(deadline) for probe in probes))
+
+
+def _register_request(
+    runtime: Runtime, specs: Sequence[ParameterSpec], options: OpenOptions
+) -> pb.RegisterRequest:
+    optimizer, reader = options.get("optimizer"), options.get("reader", False)
+    policy = options.get("consistency")
+    if policy is None and not reader:
+        policy = BSP()
+    if optimizer is None and not reader:
+        raise ArgumentError(
+            f"{type(policy).__name__}() needs an optimizer for the server to update with, such as "
+            "optimizer=optim.SGD(lr=0.1); only readers (reader=True) go without"
+        )
+    partitioner = options.get("partitioner")
+    member = runtime.membership.member
+    return pb.RegisterRequest(
+        job=runtime.job,
+        model=options.get("name", "model"),
+        parameters=parameters_to_message(specs),
+        rule="" if optimizer is None else _json(optimizer.rule.spec()),
+        policy="" if policy is None else _json(policy_spec(policy)),
+        partitioner="" if partitioner is None else _json(partitioner.spec()),
+        reader=reader,
+        keep=options.get("keep", False),
+        member=member.name,
+        incarnation=member.incarnation,
+        registration=secrets.token_hex(16),
+    )
+
+
+def _memory(parameters: Sequence[tuple[str, Tensor]], *, shared: bool) -> ModelMemory:
+    if shared:
+        try:
+            return ModelMemory(parameters, shared=True)
+        except PsfError as error:
+            log.warning("values travel by other lanes than shared memory: %s", error)
+    return ModelMemory(parameters, shared=False)
+
+
+async def _withdraw(runtime: Runtime, table: str, registration: str) -> None:
+    """Whatever became of the registration: nobody shall wait for us."""
+    request = pb.LeaveModelRequest(table=table, registration=registration)
+    try:
+        await call_keeper(runtime, "LeaveModel", request, pb.LeaveModelReply, Deadline.after(LEAVE_SECONDS))
+    except PsfError as error:
+        log.info("%s: a registration could not be withdrawn: %s", table, error)
+
+
+def _json(spec: object) -> str:
+    return json.dumps(spec, sort_keys=True)

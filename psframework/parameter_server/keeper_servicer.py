@@ -1,0 +1,89 @@
+"""The keeper's gRPC service: message, call of the Keeper, message."""
+
+from __future__ import annotations
+
+import grpc
+
+from psframework.parameter_server.keeper import Admitted, Application, Keeper
+from psframework.parameter_server.messages import (
+    model_info,
+    parameters_from_message,
+    parameters_to_message,
+    partition_to_message,
+    shard_to_message,
+)
+from psframework.parameter_server.registry import Applicant, ModelSpec
+from psframework.proto.v1 import parameter_server_pb2 as pb
+from psframework.proto.v1.parameter_server_pb2_grpc import ModelServiceServicer
+from psframework.rpc.deadline import Deadline
+
+Context = grpc.aio.ServicerContext[object, object]
+DEFAULT_SECONDS = 60.0
+GRACE = 0.2  # seconds by which we give up earlier than the caller, so that our reason arrives
+
+
+class KeeperServicer(ModelServiceServicer):
+    """Serves one Keeper, which its creator opens and closes."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterReply:
+        """Adds a trainer or a reader."""
+        application = Application(
+            request.job,
+            request.model,
+            ModelSpec(parameters_from_message(request.parameters), request.rule, request.policy),
+            Applicant(request.member, request.incarnation, request.registration, request.reader),
+            request.partitioner,
+            request.keep,
+        )
+        admitted = await self._keeper.register(application, _deadline(context))
+        return _register_reply(admitted, self._keeper.term)
+
+    async def FinishInitialization(
+        self, request: pb.FinishInitializationRequest, context: Context
+    ) -> pb.FinishInitializationReply:
+        """The first values are complete."""
+        await self._keeper.finish_initialization(request.table, request.writer, _deadline(context))
+        return pb.FinishInitializationReply(term=self._keeper.term)
+
+    async def LeaveModel(self, request: pb.LeaveModelRequest, context: Context) -> pb.LeaveModelReply:
+        """Ends a participation."""
+        if request.registration:
+            await self._keeper.withdraw(request.table, request.registration, _deadline(context))
+        else:
+            await self._keeper.leave(request.table, request.writer, request.until_step, _deadline(context))
+        return pb.LeaveModelReply(term=self._keeper.term)
+
+    async def CommitStep(self, request: pb.CommitStepRequest, context: Context) -> pb.CommitStepReply:
+        """A step is complete."""
+        await self._keeper.commit_step(request.table, request.writer, request.step, _deadline(context))
+        return pb.CommitStepReply(term=self._keeper.term)
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsReply:
+        """Describes every model."""
+        models = [model_info(cell.current(), len(cell.partitions)) for cell in self._keeper.models]
+        return pb.ListModelsReply(term=self._keeper.term, models=models)
+
+
+def _register_reply(admitted: Admitted, term: int) -> pb.RegisterReply:
+    record = admitted.record
+    entry = record.entry(admitted.writer)
+    return pb.RegisterReply(
+        term=term,
+        writer=admitted.writer,
+        slot=entry.slot if entry else 0,
+        step=entry.from_step if entry else 0,
+        initialize=admitted.initialize,
+        shards=map(shard_to_message, record.shards),
+        partitions=map(partition_to_message, admitted.cell.partitions),
+        rule=record.spec.rule,
+        policy=record.spec.policy,
+        parameters=parameters_to_message(record.spec.parameters),
+    )
+
+
+def _deadline(context: Context) -> Deadline:
+    remaining = context.time_remaining()
+    return Deadline.after(DEFAULT_SECONDS if remaining is None else max(0.0, remaining - GRACE))
