@@ -1,6 +1,6 @@
 """One training step of an MLP (forward, backward, SGD): our engine against hand-written NumPy and torch.
 
-    python benchmarks/mlp.py [--torch-python /path/to/python] [--reps 9]
+    python benchmarks/mlp.py [--torch-python /path/to/python] [--reps 25]
 
 Two sizes: 784-512-512-10 at batch 64, where matrix products are nearly all, and 32-32-32-10 at batch 8, where
 the engine's overhead is. Ours runs twice: `autograd` updates its parameters as the NumPy side does, `nn` is
@@ -25,8 +25,8 @@ from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin, rep
 
 # case: layers, batch, steps of one repetition
 SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {
-    "mlp": ((784, 512, 512, 10), 64, 150),
-    "tiny": ((32, 32, 32, 10), 8, 3000),
+    "mlp": ((784, 512, 512, 10), 64, 40),
+    "tiny": ((32, 32, 32, 10), 8, 1000),
 }
 LABELS = {"mlp": "784-512-512-10, batch 64", "tiny": "32-32-32-10, batch 8"}
 RATE = 0.01
@@ -189,7 +189,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_torch_argument(parser)
-    parser.add_argument("--reps", type=int, default=9)
+    parser.add_argument("--reps", type=int, default=25)
     parser.add_argument("--serve", choices=STEPS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
