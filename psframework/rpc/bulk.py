@@ -47,6 +47,11 @@ class Bulk:
         self._open_stripes: Callable[[], None] | None = None
         self._asked = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no payload is on its way or kept."""
+        return not self._sending and not self._receiving
+
     # Sending
 
     def send(self, key: Key, number: int, sizes: Sequence[int], parts: Sequence[Buffer] | None) -> Sending:

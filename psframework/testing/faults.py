@@ -43,6 +43,11 @@ class FaultyLink:
         assert self._server is not None
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    @property
+    def flowing(self) -> bool:
+        """False while a black hole swallows everything."""
+        return self._flowing.is_set()
+
     def cut(self) -> None:
         """Resets every connection that is open now; new ones are accepted."""
         for writer in list(self._writers):

@@ -118,7 +118,8 @@ class Killed:
         await asyncio.sleep(60)
 
 async def main():
-    async with Agent(PeerInfo("victim", "server", "", 5), security=Security.plaintext(), services=[Killed()]) as agent:
+    info = PeerInfo("victim", "server", "", 5)
+    async with Agent(info, security=Security.plaintext(), services=[Killed()]) as agent:
         server = grpc.aio.server(options=server_options())
         server.add_generic_rpc_handlers(tuple(agent.handlers()))
         print(server.add_insecure_port("127.0.0.1:0"), flush=True)

@@ -67,6 +67,7 @@ async def test_blackhole_holds_bytes_back_until_healed(echo_address: str) -> Non
     async with FaultyLink(echo_address) as link:
         reader, writer = await connect(link)
         link.blackhole()
+        assert not link.flowing
         writer.write(b"a")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
