@@ -1,0 +1,96 @@
+"""Handlers of every shape get exactly one reply each."""
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from google.protobuf.wrappers_pb2 import StringValue
+
+from psframework.errors import WireError
+from psframework.rpc import frames
+from psframework.rpc.call import Call
+from psframework.rpc.frames import Frame
+from psframework.rpc.service import Method
+
+
+class Shapes:
+    name = "test.Shapes"
+
+    def methods(self) -> Sequence[Method]:
+        text = (StringValue, StringValue)
+        return [
+            Method("Hidden", *text, lambda *both: self.slow(*both)),  # noqa: PLW0108 - hides that it is async
+            Method("Partial", *text, functools.partial(self.slow)),
+            Method("Nothing", *text, self.nothing),
+            Method("Inside", *text, self.inside),
+        ]
+
+    async def slow(self, request: StringValue, call: Call) -> StringValue:
+        await asyncio.sleep(0)
+        return request
+
+    async def nothing(self, request: StringValue, call: Call) -> Any:
+        return None
+
+    async def inside(self, request: StringValue, call: Call) -> StringValue:
+        """Handlers may use timeouts and task groups: they run in a task of their own."""
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            task = group.create_task(self.slow(request, call))
+        return task.result()
+
+
+@pytest.fixture
+async def peer(office: Any) -> Any:
+    office.agent._home.methods.add(Shapes())
+    return await office.peer()
+
+
+async def ask(office: Any, peer: Any, method: str) -> str:
+    from psframework.rpc.deadline import Deadline
+
+    reply, _ = await peer.call(
+        f"/test.Shapes/{method}", StringValue(value="x"), StringValue, deadline=Deadline.after(5)
+    )
+    return str(reply.value)
+
+
+@pytest.mark.parametrize("method", ["Hidden", "Partial", "Inside"])
+async def test_async_functions_in_every_disguise(office: Any, peer: Any, method: str) -> None:
+    assert await ask(office, peer, method) == "x"
+
+
+async def test_a_handler_without_an_answer_is_an_error_of_its_own(office: Any, peer: Any) -> None:
+    with pytest.raises(AttributeError):
+        await ask(office, peer, "Nothing")
+    assert await ask(office, peer, "Hidden") == "x"
+
+
+async def test_ids_must_grow(office: Any) -> None:
+    peer = await office.peer()
+    await office.echo(peer, "x")
+    dispatcher = office.agent.peers[0]._dispatcher
+    with pytest.raises(WireError, match="grow"):
+        dispatcher.request(Frame(kind=frames.REQUEST, call=1))  # type: ignore[arg-type]
+    assert dispatcher.last == 1
+
+
+async def test_wait_idle_returns_when_the_last_handler_has_ended(office: Any) -> None:
+    peer = await office.peer()
+    call = asyncio.create_task(office.echo(peer, "x", "Hold"))
+    await office.desk.started.wait()
+    idle = asyncio.create_task(office.agent.peers[0]._dispatcher.wait_idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    office.desk.gate.set()
+    await asyncio.gather(idle, call)
+
+
+async def test_cancelling_what_does_not_run_changes_nothing(office: Any) -> None:
+    peer = await office.peer()
+    await office.echo(peer, "x")
+    dispatcher = office.agent.peers[0]._dispatcher
+    dispatcher.cancel(1)
+    dispatcher.release(77)
+    assert len(dispatcher) == 0 and await office.echo(peer, "y") == "y"
