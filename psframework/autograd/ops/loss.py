@@ -81,7 +81,7 @@ def _check(data: Array, labels: Array, reduction: str) -> None:
         )
     # Read without sign a negative label is huge: one look finds both kinds of bad ones.
     unsigned = labels.view(f"u{labels.itemsize}") if labels.dtype.kind == "i" else labels
-    if labels.size and np.maximum.reduce(unsigned, None) >= data.shape[1]:
+    if labels.size and backend.xp(unsigned).maximum.reduce(unsigned, None) >= data.shape[1]:
         raise ArgumentError(
             f"cross_entropy: targets from {labels.min()} to {labels.max()} for {data.shape[1]} classes: "
             f"they must be in [0, {data.shape[1]})"

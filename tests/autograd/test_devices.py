@@ -1,0 +1,141 @@
+"""Every operation and its gradient on arrays that are not NumPy's: nothing leaves the device in between."""
+
+import numpy as np
+import pytest
+
+from psframework import backend
+from psframework.autograd import Tensor, backward, no_grad
+from psframework.autograd.ops import (
+    activation,
+    arithmetic,
+    conv,
+    elementwise,
+    index,
+    loss,
+    matmul,
+    norm,
+    pool,
+    reduce,
+    shape,
+    softmax,
+)
+from psframework.testing.strict_device import StrictDevice
+
+rng = np.random.default_rng(12)
+
+
+def positive(*shape):
+    return rng.uniform(0.5, 2, shape)
+
+
+A, B, IMAGES = positive(3, 4), positive(3, 4), positive(2, 4, 5, 6)
+CASES = {
+    **{
+        op.__name__: (op, [A, B])
+        for op in (
+            arithmetic.add,
+            arithmetic.subtract,
+            arithmetic.multiply,
+            arithmetic.divide,
+            arithmetic.power,
+            arithmetic.maximum,
+            arithmetic.minimum,
+            loss.mse_loss,
+        )
+    },
+    **{
+        op.__name__: (op, [A])
+        for op in (
+            elementwise.negative,
+            elementwise.exp,
+            elementwise.log,
+            elementwise.sqrt,
+            elementwise.absolute,
+            elementwise.clone,
+            activation.relu,
+            activation.tanh,
+            activation.sigmoid,
+            softmax.softmax,
+            softmax.log_softmax,
+            reduce.sum,
+            reduce.mean,
+            reduce.var,
+            reduce.std,
+            reduce.max,
+            reduce.min,
+            shape.transpose,
+            shape.flatten,
+        )
+    },
+    "broadcast": (lambda a, b: a * b + b / 2, [A, B[0]]),
+    "numbers": (lambda a: 2 / a - a**3 + 2**a, [A]),
+    "power by array": (lambda a, b: a**b, [A, B[0]]),
+    "where": (lambda a, b: arithmetic.where(a > b, a, b), [A, B]),
+    "clip": (lambda a: a.clip(0.8, 1.5), [A]),
+    "gelu tanh": (lambda a: activation.gelu(a, "tanh"), [A]),
+    "mean axis": (lambda a: a.mean(0, keepdims=True), [A]),
+    "max axis": (lambda a: a.max(1), [A]),
+    "expand": (lambda a: a.unsqueeze(0).expand(2, 3, 4), [A]),
+    "concatenate": (lambda a, b: shape.concatenate([a, b], 1), [A, B]),
+    "stack": (lambda a, b: shape.stack([a, b]), [A, B]),
+    "slice": (lambda a: a[1:, ::-1], [A]),
+    "element": (lambda a: a[1, 2], [A]),
+    "list index": (lambda a: index.index(a, [0, 0, 2]), [A]),
+    "mask index": (lambda a: a[a > 1], [A]),
+    "matmul": (matmul.matmul, [A, positive(4, 2)]),
+    "matmul batches": (matmul.matmul, [positive(2, 3, 4), positive(4, 2)]),
+    "matmul vector": (matmul.matmul, [A, positive(4)]),
+    "linear": (matmul.linear, [A, positive(2, 4), positive(2)]),
+    "linear large": (matmul.linear, [positive(2, 100), positive(100, 100), positive(100)]),
+    "linear of more axes": (matmul.linear, [positive(2, 3, 4), positive(2, 4), positive(2)]),
+    "conv2d": (lambda x, w, b: conv.conv2d(x, w, b, 2, 1, 1, 2), [IMAGES, positive(4, 2, 3, 3), positive(4)]),
+    "max_pool2d": (lambda x: pool.max_pool2d(x, 3, 2, 1), [IMAGES]),
+    "avg_pool2d": (lambda x: pool.avg_pool2d(x, 2), [IMAGES]),
+    "batch_norm": (lambda x, w, b: norm.batch_norm(x, None, w, b), [IMAGES, positive(4), positive(4)]),
+}
+
+
+@pytest.fixture
+def device(monkeypatch):
+    monkeypatch.setattr(backend, "_namespaces", dict(backend._namespaces))
+    return StrictDevice("gpu-0")
+
+
+def gradients(op, arrays, seed_like):
+    leaves = [Tensor(array, True) for array in arrays]
+    out = op(*leaves)
+    found = backward([out], [seed_like(out.data)])
+    return [out.data, *(found[leaf] for leaf in leaves)]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_operations_stay_on_the_device(case, dtype, device):
+    op, arrays = CASES[case]
+    hosts = [array.astype(dtype) for array in arrays]
+    expected = gradients(op, hosts, np.ones_like)
+    found = gradients(op, [device.to_device(host) for host in hosts], device.ones_like)
+    for ours, theirs in zip(found, expected):
+        assert backend.xp(ours) is device and ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(backend.asnumpy(ours), theirs)
+
+
+def test_what_takes_more_than_tensors(device):
+    logits = Tensor(device.to_device(A.astype(np.float32)), True)
+    loss.cross_entropy(logits, device.to_device(np.array([0, 3, 1]))).backward()
+    rows = Tensor(device.to_device(A), True)
+    rows[device.to_device(np.array([0, 0, 2]))].sum().backward()
+    assert backend.xp(logits.grad) is backend.xp(rows.grad) is device
+    running = norm.Running(device.zeros(4), device.ones(4))
+    norm.batch_norm(Tensor(device.to_device(IMAGES)), running)
+    norm.batch_norm(Tensor(device.to_device(IMAGES)), running, training=False)
+    with no_grad():
+        rows *= 2
+        rows[0] = 1.0
+    assert rows.version == 2
+
+
+def test_host_arrays_do_not_mix(device):
+    t = Tensor(device.to_device(A), True)
+    with pytest.raises(TypeError, match="NumPy array was given to gpu-0"):
+        t + B
