@@ -99,3 +99,15 @@ async def test_stopping_sends_everybody_away() -> None:
         await call
     with pytest.raises(CoordinatorStopping):
         await desk.enter(B)
+
+
+async def test_a_repeated_entry_passes_no_sooner() -> None:
+    desk = Desk()
+    calls = [desk.enter(A), desk.enter(B)]
+    await settle()
+    calls.append(desk.enter(A))  # its first call broke while the release was being stored
+    await settle()
+    assert not any(call.done() for call in calls)
+    for _, stored in desk.stored:
+        stored.set_result(None)
+    assert await asyncio.gather(*calls) == [("a", "b")] * 3

@@ -144,3 +144,15 @@ def test_loaded_members_keep_their_incarnations_and_a_lease_of_grace() -> None:
     for tenth in range(1, 20):
         assert tick(registry, tenth / 10) == []
     assert tick(registry, 2.0) == [("w", Reason.LEASE)]
+
+
+def test_a_repeated_join_begins_its_lease_anew() -> None:
+    registry = Registry(0.0)
+    spec = JoinSpec("worker", "w", lease_s=5.0, nonce=b"n")
+    join(registry, spec, 0.0)
+    for tenth in range(1, 40):
+        assert tick(registry, tenth / 10) == []
+    assert registry.join(spec, 3.9, 3.9) is not None  # the answer to the first was lost
+    for tenth in range(40, 89):
+        assert tick(registry, tenth / 10) == []  # the holder believes that it holds until 8.9
+    assert tick(registry, 9.0) == [("w", Reason.LEASE)]

@@ -1,14 +1,24 @@
 """The coordinator's service through a stock stub: what another language would see."""
 
 import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import pytest
 
-from psframework.errors import ArgumentError, Evicted, StaleTerm
+from psframework.errors import ArgumentError, Evicted, PermissionDenied, StaleTerm
+from psframework.membership.coordinator import Coordinator
+from psframework.membership.servicer import CoordinatorServicer
 from psframework.membership.store import MemoryStore
 from psframework.proto.v1 import coordinator_pb2 as pb
-from psframework.proto.v1.coordinator_pb2_grpc import CoordinatorServiceStub
+from psframework.proto.v1.coordinator_pb2_grpc import (
+    CoordinatorServiceStub,
+    add_CoordinatorServiceServicer_to_server,
+)
+from psframework.rpc.certificates import init, issue
+from psframework.rpc.identity import ANY_NAME
+from psframework.rpc.security import Security
+from psframework.rpc.serve import ServeOptions, serve
 from psframework.rpc.status import from_rpc_error
 
 
@@ -107,3 +117,42 @@ async def test_a_stopping_coordinator_frees_its_barriers(start) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await waiting
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@asynccontextmanager
+async def caller(authority, out, port: int, role: str, name: str = ANY_NAME):
+    """A stub whose certificate is of that role and name."""
+    security = Security.from_files(issue(authority, role, name, out=out / f"{role}-{name.strip('*')}"))
+    async with security.channel(f"127.0.0.1:{port}", role="coordinator") as channel:
+        yield CoordinatorServiceStub(channel)
+
+
+async def test_nobody_acts_for_another_member(tmp_path) -> None:
+    init(tmp_path / "ca")
+    server_tls = Security.from_files(issue(tmp_path / "ca", "coordinator", out=tmp_path / "server"))
+    async with Coordinator(MemoryStore()) as coordinator, AsyncExitStack() as stack:
+        mounted = (add_CoordinatorServiceServicer_to_server, CoordinatorServicer(coordinator))
+        options = ServeOptions(announce=False, idle=lambda: True)
+        server = await stack.enter_async_context(
+            serve(servicers=[mounted], bind="127.0.0.1:0", security=server_tls, options=options)
+        )
+        enter = stack.enter_async_context
+        shard = await enter(caller(tmp_path / "ca", tmp_path, server.port, "parameter-server", "ps-7"))
+        worker = await enter(caller(tmp_path / "ca", tmp_path, server.port, "worker"))
+        joined = await shard.Join(pb.JoinRequest(role="parameter-server", lease_seconds=5.0))
+        assert joined.member.name == "ps-7"  # its certificate is for no other name
+        number = joined.member.incarnation
+        for call in (
+            worker.Leave(pb.LeaveRequest(incarnation=number)),
+            worker.Renew(pb.RenewRequest(incarnation=number)),
+            worker.PutKey(pb.PutKeyRequest(key="k", writer=number)),
+            worker.DeleteKey(pb.DeleteKeyRequest(key="k", writer=number)),
+            worker.EnterBarrier(pb.EnterBarrierRequest(name="b", count=1, incarnation=number)),
+            worker.WatchView(pb.WatchViewRequest(incarnation=number)).read(),
+        ):
+            error = await refused(call)
+            assert isinstance(error, PermissionDenied) and "'parameter-server'" in str(error)
+        assert coordinator.view.find("ps-7") is not None
+        await shard.Renew(pb.RenewRequest(incarnation=number))
+        await shard.Leave(pb.LeaveRequest(incarnation=number))
+        assert coordinator.view.find("ps-7") is None
