@@ -41,7 +41,7 @@ def backward(
 
     Returns:
         {leaf or kept node: gradient}. The caller owns the leaves' arrays: they share memory with nothing, are
-        C-contiguous and have the leaf's dtype.
+        C-contiguous and have the leaf's dtype. A kept node's array may be shared: it must not be changed.
 
     Raises:
         AutogradError: a root does not require grad, the graph was freed, or a saved array was changed.
@@ -242,7 +242,9 @@ def grad(
         raise AutogradError(
             "an output does not depend on one of the inputs: pass allow_unused=True to get None"
         )
-    return tuple(found.get(key) for key in keys)
+    return tuple(
+        found[key].copy() if isinstance(key, Node) and key in found else found.get(key) for key in keys
+    )
 
 
 def add_hook(tensor: Traced, hook: Callable[[Array], Any]) -> Callable[[], None]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from psframework import backend
+from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.record import (
     as_tensor,
     constant,
@@ -90,11 +91,13 @@ def _binary(op: _Binary, a: Operand, b: Operand) -> Tensor:
         raise ArgumentError(f"{op.name}: shapes {shapes} do not broadcast: {error}") from error
     if type(out) is not np.ndarray:
         out = backend.as_array(out)
-    if not recording(a, b):
+    a_needs = isinstance(a, Tensor) and a._requires_grad
+    b_needs = isinstance(b, Tensor) and b._requires_grad
+    if not (a_needs or b_needs) or not is_grad_enabled():
         return constant(out)
-    a_like = (x.shape, x.dtype) if needs_grad(a) else None
-    b_like = (y.shape, y.dtype) if needs_grad(b) else None
-    reads = (op.to_a_reads if a_like else "") + (op.to_b_reads if b_like else "")
+    a_like = (x.shape, x.dtype) if a_needs else None
+    b_like = (y.shape, y.dtype) if b_needs else None
+    reads = (op.to_a_reads if a_needs else "") + (op.to_b_reads if b_needs else "")
     kept_x, kept_y = x if "a" in reads else None, y if "b" in reads else None
     kept_out = out if "o" in reads else None
 

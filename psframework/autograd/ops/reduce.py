@@ -58,7 +58,7 @@ def sum(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def _sum_dtype(data: Array) -> Any:
     # add.reduce keeps small integers, where sum() widens them; widen as sum() does.
-    return data.dtype if data.dtype.kind in "fcV" else data[:0].sum().dtype
+    return {"b": np.int64, "i": np.int64, "u": np.uint64}.get(data.dtype.kind, data.dtype)
 
 
 def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:

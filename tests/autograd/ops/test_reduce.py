@@ -62,7 +62,9 @@ def test_16_bits_accumulate_in_float32(op, dtype):
 
 
 def test_integers():
-    assert reduce.sum(np.ones(3, np.int8)).dtype == np.int64
+    for dtype in (np.int8, np.uint8, np.bool_):
+        for x in (np.ones(300, dtype), np.array(1, dtype)):
+            assert reduce.sum(x).dtype == x.sum().dtype and reduce.sum(x).item() == x.size
     assert reduce.mean(np.array([1, 2])).item() == 1.5
     np.testing.assert_array_equal(reduce.argmax(X, 1).data, X.argmax(1))
 
