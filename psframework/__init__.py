@@ -1,1 +1,100 @@
-"""psframework."""
+"""psframework: distributed training for NumPy and CuPy code, asyncio-native, over gRPC.
+
+    import psframework as psf
+
+    async with psf.connect() as cluster:
+        ps = await cluster.parameter_server(model, optimizer=psf.optim.Adam(lr=1e-3), consistency=psf.BSP())
+        psf.nn.functional.cross_entropy(model(x), y).backward()
+        await ps.push_pull()
+"""
+
+from psframework import autograd, data, nn, optim
+from psframework.autograd import Function, Tensor, enable_grad, is_grad_enabled, no_grad, tensor
+from psframework.cluster.connect import connect
+from psframework.cluster.handle import Cluster, current_cluster
+from psframework.cluster.local import LocalCluster, local_cluster
+from psframework.errors import (
+    AddressInUse,
+    ArgumentError,
+    AutogradError,
+    CheckpointError,
+    CollectiveMismatch,
+    ConfigurationError,
+    ContextClosed,
+    ContextMismatch,
+    DeadlineExceeded,
+    Evicted,
+    ModelMismatch,
+    NameTaken,
+    NotRegistered,
+    PeerLost,
+    PermissionDenied,
+    PsfError,
+    RemoteError,
+    RendezvousTimeout,
+    ResourceExhausted,
+    RolledBack,
+    StaleTerm,
+    UnknownTable,
+    WireError,
+)
+from psframework.nn import manual_seed
+from psframework.parameter_server.handle import ParameterServer
+from psframework.parameter_server.partition import Balanced, FixedShards, Hash, MaxSize, MinSize
+from psframework.parameter_server.policy import ASP, BSP, SSP
+from psframework.rpc.compute import compute
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ASP",
+    "BSP",
+    "SSP",
+    "AddressInUse",
+    "ArgumentError",
+    "AutogradError",
+    "Balanced",
+    "CheckpointError",
+    "Cluster",
+    "CollectiveMismatch",
+    "ConfigurationError",
+    "ContextClosed",
+    "ContextMismatch",
+    "DeadlineExceeded",
+    "Evicted",
+    "FixedShards",
+    "Function",
+    "Hash",
+    "LocalCluster",
+    "MaxSize",
+    "MinSize",
+    "ModelMismatch",
+    "NameTaken",
+    "NotRegistered",
+    "ParameterServer",
+    "PeerLost",
+    "PermissionDenied",
+    "PsfError",
+    "RemoteError",
+    "RendezvousTimeout",
+    "ResourceExhausted",
+    "RolledBack",
+    "StaleTerm",
+    "Tensor",
+    "UnknownTable",
+    "WireError",
+    "__version__",
+    "autograd",
+    "compute",
+    "connect",
+    "current_cluster",
+    "data",
+    "enable_grad",
+    "is_grad_enabled",
+    "local_cluster",
+    "manual_seed",
+    "nn",
+    "no_grad",
+    "optim",
+    "tensor",
+]
