@@ -118,7 +118,7 @@ def _start(
         key: Key = root._node or root
         gradient = _seed(root, seed)
         if key in gradients:
-            gradients[key] = gradients[key] + gradient
+            gradients[key] = _as_array(gradients[key] + gradient, gradient)
             continue
         gradients[key] = gradient
         if isinstance(key, Node):
@@ -173,6 +173,7 @@ def _finish(leaf: Traced, gradients: dict[Key, Array]) -> Array:
         raise AutogradError(f"gradient of shape {gradient.shape} for a leaf of shape {data.shape}")
     if leaf.leaf_hooks is not None:
         gradient = _run_hooks(leaf.leaf_hooks, gradient)
+        shared = True  # a hook may have kept what it saw, and answered what it keeps
     if gradient.dtype != data.dtype:
         return gradient.astype(data.dtype, order="C")
     # A rule may answer one array for two inputs, a view, or an array that somebody else holds.

@@ -300,3 +300,22 @@ def test_retain_grad():
 def test_bad_input(call, error, words):
     with pytest.raises(error, match=words):
         call(tensor(X, True))
+
+
+def test_what_a_hook_keeps_is_not_accumulated_into():
+    seen, kept = [], np.full(2, 9.0)
+    x, y = (tensor(np.ones(2), requires_grad=True) for _ in range(2))
+    x.register_hook(seen.append)
+    y.register_hook(lambda g: kept)
+    for _ in range(2):
+        (x * 2 + y).sum().backward()
+    np.testing.assert_array_equal(x.grad, [4.0, 4.0])
+    np.testing.assert_array_equal(y.grad, [18.0, 18.0])
+    np.testing.assert_array_equal(seen, [[2.0, 2.0], [2.0, 2.0]])
+    np.testing.assert_array_equal(kept, [9.0, 9.0])
+
+
+def test_one_root_twice_without_axes_is_still_an_array():
+    x = tensor(2.0, requires_grad=True)
+    (gradient,) = backward([x, x]).values()
+    assert isinstance(gradient, np.ndarray) and gradient == 2.0
