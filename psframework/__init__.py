@@ -8,6 +8,11 @@
         await ps.push_pull()
 """
 
+import os
+
+# Before gRPC is first imported: at its default level its core reports every orderly goodbye of a peer.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 from psframework import autograd, data, nn, optim
 from psframework.autograd import Function, Tensor, enable_grad, is_grad_enabled, no_grad, tensor
 from psframework.cluster.connect import connect

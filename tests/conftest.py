@@ -92,7 +92,9 @@ def _left_behind(config: pytest.Config) -> list[str]:
     left = [p for p in _marked_processes() if p.pid not in workers]
     _, alive = psutil.wait_procs(left, timeout=5)
     problems = [f"left behind: {_describe(process)}" for process in alive]
-    return problems + [f"left behind: {name}" for name in sorted((_traces() - traces) | (_project_files() - files))]
+    return problems + [
+        f"left behind: {name}" for name in sorted((_traces() - traces) | (_project_files() - files))
+    ]
 
 
 def _unknown_skips(reports: list[pytest.TestReport]) -> list[str]:

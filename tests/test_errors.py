@@ -1,4 +1,4 @@
-"""The exception tree: one root, the builtin bases that users catch, and the tree drawn at the module's top."""
+"""The exception tree: one root, the builtin bases that users catch, the tree drawn at the top."""
 
 import inspect
 import re

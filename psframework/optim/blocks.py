@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import threadpoolctl  # type: ignore[import-untyped]
+import threadpoolctl
 
 from psframework.backend import Array, xp
 from psframework.errors import ArgumentError

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import threadpoolctl  # type: ignore[import-untyped]
+import threadpoolctl
 
 from psframework.errors import ConfigurationError
 

@@ -33,7 +33,9 @@ def test_wheel_alone_runs_the_readme_loop(tmp_path: Path) -> None:
     subprocess.run(install, check=True, capture_output=True, timeout=60)
     program = readme_program()
     where = f"assert psf.__file__.startswith({str(site)!r}), psf.__file__"
-    (empty / "train.py").write_text(program.replace("import psframework as psf", f"import psframework as psf\n{where}", 1))
+    (empty / "train.py").write_text(
+        program.replace("import psframework as psf", f"import psframework as psf\n{where}", 1)
+    )
     environment = {**os.environ, "PYTHONPATH": str(site)}  # ahead of the editable install
     run = subprocess.run(
         [sys.executable, "train.py"], cwd=empty, env=environment, capture_output=True, text=True, timeout=90
