@@ -140,12 +140,13 @@ class Acceptor:
             await abort(context, error)
 
     async def _hello(self, context: Any) -> Hello:
-        self._security.check_token(context.invocation_metadata() or ())
         try:
             async with asyncio.timeout(self._options.handshake_seconds):
                 message = await context.read()
         except TimeoutError:
             raise WireError("no Hello came") from None
+        # Only now: a stream that ends before its Hello was read looks like an internal error to the dialler.
+        self._security.check_token(context.invocation_metadata() or ())
         hello = handshake.read_hello(message)
         check_claim(identity(context), hello.sender.role, hello.sender.name)
         handshake.check_expected(hello, self._local)

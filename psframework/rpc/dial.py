@@ -215,14 +215,14 @@ class Dialer:
             return connection
         except BaseException as error:
             await connection.close()
+            if isinstance(error, asyncio.InvalidStateError) or _ended_while_writing(error):
+                raise PeerLost(f"{address} ended the connection during the handshake") from None
             if isinstance(error, grpc.aio.AioRpcError):
                 hint = self._security.hint
                 raise from_rpc_error(error, peer=expected.name or address, hint=hint) from None
             if isinstance(error, TimeoutError):
                 text = f"{address} did not answer the handshake within {seconds:.1f} s"
                 raise DeadlineExceeded(text) from None
-            if isinstance(error, asyncio.InvalidStateError):  # the stream ended while we wrote to it
-                raise PeerLost(f"{address} closed the connection", peer=expected.name) from None
             raise
 
     def _hello(self) -> Hello:
@@ -250,3 +250,12 @@ class Dialer:
             reason="closed",
             may_have_run=False,
         )
+
+
+def _ended_while_writing(error: BaseException) -> bool:
+    """Whether the stream ended under a write: gRPC hides the true status then; another try will tell it."""
+    return (
+        isinstance(error, grpc.aio.AioRpcError)
+        and error.code() is grpc.StatusCode.INTERNAL
+        and "Internal error from Core" in (error.details() or "")
+    )

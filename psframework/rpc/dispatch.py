@@ -50,6 +50,9 @@ class Dispatcher:
         methods: what may be called.
         peer: the other end, for handlers that call back.
         max_payload: largest request payload accepted, in bytes.
+
+    Attributes:
+        alone: whether the request being taken came alone, so its reply need not wait for others.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Dispatcher:
         self._running: dict[int, Running] = {}
         self._last = 0
         self._alarms = Alarms(self.cancel)
+        self.alone = False
 
     def __len__(self) -> int:
         return len(self._running)
@@ -162,7 +166,7 @@ class Dispatcher:
             self._start(running, _awaited(response), message, call)
         elif not call.reply_sizes:
             self._port.session.consumed += running.cost
-            self._replies.plain(running.number, response)
+            self._replies.plain(running.number, response, alone=self.alone)
         else:
             self._start(running, _finished(response), message, call)
 
@@ -179,7 +183,7 @@ class Dispatcher:
                 stream = isinstance(call.reply, AsyncIterator) and running.lane != frames.SHM
                 await self._replies.bulk(running.number, response, call, stream=stream)
             else:
-                self._replies.plain(running.number, response)
+                self._replies.plain(running.number, response, alone=len(self._running) == 1)
         except asyncio.CancelledError:
             text = "cancelled: the deadline passed, or the caller gave up"
             self._replies.error(running.number, DeadlineExceeded(text))

@@ -241,6 +241,7 @@ class Peer:
         port.give_back(batch.consumed)
         incoming = batch.frames
         skip = port.session.accept(batch.first, len(incoming))
+        self._dispatcher.alone = len(incoming) == 1
         for frame in incoming[skip:] if skip else incoming:
             kind = frame.kind
             if kind == frames.REQUEST:

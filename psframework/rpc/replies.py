@@ -37,11 +37,12 @@ class Replies:
         self._held: dict[int, Outgoing] = {}  # in shared memory, until the caller releases them
         self._streams: dict[int, str] = {}  # payloads still being made: WAITING, SENT or RELEASED
 
-    def plain(self, number: int, response: Message) -> None:
-        """Replies without a payload."""
+    def plain(self, number: int, response: Message, *, alone: bool = False) -> None:
+        """Replies without a payload; `alone` if no other reply is expected in this turn of the loop."""
         header = response.SerializeToString()
         frame = Frame(kind=frames.REPLY, call=number, header=header)  # type: ignore[arg-type]
-        self._port.when_admitted(frames.FRAME_COST + len(header), _always, lambda: self._post(frame))
+        cost = frames.FRAME_COST + len(header)
+        self._port.when_admitted(cost, _always, lambda: self._post(frame, alone=alone))
 
     def error(self, number: int, error: BaseException) -> None:
         """Replies with an error; after a reply whose payload is still being made, ends that."""
@@ -121,8 +122,8 @@ class Replies:
             raise ArgumentError(f"the reply's iterator ended before all {len(sizes)} parts were made")
         self._streams.pop(frame.call, None)
 
-    def _post(self, frame: Frame) -> None:
-        self._port.post(frame)
+    def _post(self, frame: Frame, *, alone: bool = False) -> None:
+        self._port.post(frame, alone=alone)
 
 
 def _always() -> bool:

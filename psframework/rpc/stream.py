@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import types
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol
 
 import grpc
@@ -28,7 +29,7 @@ class ByteStream(Protocol):
     """What a client's call and a server's context have in common (both of grpc.aio)."""
 
     async def read(self) -> Any: ...
-    async def write(self, message: bytes) -> None: ...
+    def write(self, message: bytes) -> Coroutine[Any, Any, None]: ...
 
 
 class Port:
@@ -60,11 +61,16 @@ class Port:
         """The connection of the moment."""
         return self._link
 
-    def post(self, frame: Frame) -> int:
-        """Queues a frame; returns its number. Never waits: callers were admitted by `when_admitted`."""
+    def post(self, frame: Frame, *, alone: bool = False) -> int:
+        """Queues a frame; returns its number. Never waits: callers were admitted by `when_admitted`.
+
+        Args:
+            frame: what to send.
+            alone: nothing else is expected to follow in this turn of the loop, so it may leave at once.
+        """
         number = self.session.push(frames.encode_frame(frame))
         if self._link is not None:
-            self._link.wake()
+            self._link.wake(now=alone)
         return number
 
     def when_admitted(self, cost: int, wanted: Callable[[], bool], send: Callable[[], None]) -> None:
@@ -149,6 +155,7 @@ class Link(Duplex):
         self._port = port
         self._receive = receive
         self._waiter: asyncio.Future[None] | None = None
+        self._started: _Started | None = None
         self._report: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
@@ -158,12 +165,14 @@ class Link(Duplex):
             self._report.cancel()
             self._report = None
 
-    def wake(self) -> None:
-        """There is something to write."""
+    def wake(self, *, now: bool = False) -> None:
+        """There is something to write: next turn of the loop, with all that comes till then; or `now`."""
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
             if not waiter.done():
+                if now:
+                    self._started = _Started(self._stream.write(self._message()))
                 waiter.set_result(None)
 
     async def _read(self) -> None:
@@ -190,13 +199,56 @@ class Link(Duplex):
         session, write = self._port.session, self._stream.write
         loop = asyncio.get_running_loop()
         while True:
-            if session.has_unsent or session.owes_report:
-                first, batch = session.take()
-                received, consumed = session.report()
-                await write(frames.encode_batch(first, received, consumed, batch))
+            if self._started is not None:
+                started, self._started = self._started, None
+                await started.finish()
+            elif session.has_unsent or session.owes_report:
+                await write(self._message())
             if not session.has_unsent:
                 self._waiter = loop.create_future()
                 await self._waiter
+
+    def _message(self) -> bytes:
+        session = self._port.session
+        first, batch = session.take()
+        received, consumed = session.report()
+        return frames.encode_batch(first, received, consumed, batch)
+
+
+class _Started:
+    """A write whose first step was taken outside of the task that finishes it.
+
+    gRPC starts to send in that step, so the message leaves a turn of the loop earlier.
+    """
+
+    def __init__(self, writing: Coroutine[Any, Any, None]) -> None:
+        self._writing = writing
+        self._done = False
+        self._error: BaseException | None = None
+        self._waits_for: Any = None
+        try:
+            self._waits_for = writing.send(None)
+        except StopIteration:
+            self._done = True
+        except Exception as error:  # the task that finishes raises it
+            self._done, self._error = True, error
+
+    @types.coroutine
+    def finish(self) -> Generator[Any, Any, None]:
+        """Takes the other steps, in the task that awaits this."""
+        if self._error is not None:
+            raise self._error
+        waits_for = self._waits_for
+        while not self._done:
+            try:
+                try:
+                    value = yield waits_for
+                except BaseException as error:
+                    waits_for = self._writing.throw(error)
+                else:
+                    waits_for = self._writing.send(value)
+            except StopIteration:
+                self._done = True
 
 
 async def close_quietly(channel: grpc.aio.Channel) -> None:
