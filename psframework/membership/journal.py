@@ -61,7 +61,7 @@ class Journal:
         item[2].add_done_callback(_retrieve)
         if self._closing:
             change.undo()
-            item[2].set_exception(PeerLost("the coordinator has stopped")  # names nobody: try the next)
+            item[2].set_exception(PeerLost("the coordinator has stopped"))  # names nobody: try the next one
             return item[2]
         self._pending.append(item)
         with self._wake:
