@@ -70,6 +70,11 @@ class Agent:
         """Peers with a live session, whoever dialled."""
         return tuple(self._peers)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs here for any peer; `ServeOptions.idle` wants to know."""
+        return all(peer.idle for peer in self._peers)
+
     def mount(self, service: Service) -> None:
         """Adds a service; ArgumentError if one of its paths is taken."""
         self._home.methods.add(service)
@@ -163,6 +168,7 @@ class Agent:
         task = asyncio.create_task(dialer.run(opened, deadline), name=f"psf-session-{target.expected.name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: opened.cancel())  # it may have been cancelled before its first step
         try:
             return await opened
         except asyncio.CancelledError:

@@ -113,6 +113,7 @@ class Calls:
             raise WireError(f"a reply to call {frame.call}, which was not made or has been answered")
         header, lane = frame.header, frame.lane
         cost = frames.cost(header, lane, frame.sizes if lane else ())
+        self._port.session.take_in(cost)
         if lane <= frames.INLINE:
             self._port.session.consumed += cost
             self._settle(pending)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from psframework.rpc import frames
 from psframework.rpc.bulk import Bulk
 from psframework.rpc.call import NO_PAYLOAD, Call, Incoming
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.failures import log_failure
 from psframework.rpc.frames import Frame
 from psframework.rpc.identity import authorize
 from psframework.rpc.replies import Replies
@@ -28,12 +30,15 @@ if TYPE_CHECKING:
 class Running:
     """One call that runs here."""
 
-    __slots__ = ("cost", "lane", "number", "payload", "task", "tick")
+    __slots__ = ("began", "cost", "lane", "method", "number", "payload", "task", "tick", "unwanted")
 
     def __init__(self, number: int, cost: int, lane: int) -> None:
         self.number = number
         self.cost = cost
         self.lane = lane
+        self.method = ""
+        self.began = 0.0
+        self.unwanted = False
         self.payload = NO_PAYLOAD
         self.task: asyncio.Task[None] | None = None
         self.tick = 0
@@ -94,14 +99,16 @@ class Dispatcher:
         self._last = number
         header, lane = frame.header, frame.lane
         running = Running(number, frames.cost(header, lane, frame.sizes if lane else ()), lane)
+        self._port.session.take_in(running.cost)
+        running.method = path = frame.method
         try:
-            method, inline = self._methods.find(frame.method)
+            method, inline = self._methods.find(path)
             if method.roles:
-                authorize(self._peer.info, method.roles, frame.method)
+                authorize(self._peer.info, method.roles, path)
             message = method.request_type.FromString(header)
             call = self._call(running, frame, lane)
         except DecodeError:
-            self._fail(running, WireError(f"the header of {frame.method[:200]!r} is not its request message"))
+            self._fail(running, WireError(f"the header of {path[:200]!r} is not its request message"))
         except PsfError as error:
             self._fail(running, error)
         else:
@@ -115,8 +122,8 @@ class Dispatcher:
     def cancel(self, number: int) -> None:
         """The caller no longer wants the reply. Nothing happens if it is on its way already."""
         running = self._running.get(number)
-        if running is not None and running.task is not None:
-            running.task.cancel()
+        if running is not None:
+            self._stop(running)
 
     def release(self, number: int) -> None:
         """The caller needs the payload of a reply no more."""
@@ -128,8 +135,7 @@ class Dispatcher:
         self._alarms.close()
         for running in list(self._running.values()):
             running.payload.fail(error)
-            if running.task is not None:
-                running.task.cancel()
+            self._stop(running)
 
     async def wait_idle(self) -> None:
         """Returns when no handler runs any more."""
@@ -175,8 +181,17 @@ class Dispatcher:
         running.tick = self._alarms.add(running.number, call.deadline)
         running.task = asyncio.get_running_loop().create_task(self._run(running, handler, message, call))
 
+    def _stop(self, running: Running) -> None:
+        # A task that is cancelled before its first step never runs at all, so it could not reply.
+        running.unwanted = True
+        if running.began and running.task is not None:
+            running.task.cancel()
+
     async def _run(self, running: Running, handler: Handler, message: Message, call: Call) -> None:
+        running.began = time.monotonic()
         try:
+            if running.unwanted:
+                raise asyncio.CancelledError
             response = await handler(message, call)  # type: ignore[misc]
             if call.reply_sizes:
                 # A caller frees shared memory when the reply comes, so nothing may read it after that.
@@ -189,11 +204,17 @@ class Dispatcher:
             self._replies.error(running.number, DeadlineExceeded(text))
             raise
         except Exception as error:
+            self._log(running, error)
             self._replies.error(running.number, error)
         finally:
             self._end(running)
 
+    def _log(self, running: Running, error: Exception) -> None:
+        seconds = time.monotonic() - running.began if running.began else 0.0
+        log_failure(running.method[:200], self._peer.info.name, error, seconds)
+
     def _fail(self, running: Running, error: Exception) -> None:
+        self._log(running, error)
         self._replies.error(running.number, error)
         self._end(running)
 

@@ -72,7 +72,7 @@ class Peer:
         self._home = home
         self._on_lost = on_lost
         limit = home.options.max_payload_bytes
-        self._port = port = Port(Session())
+        self._port = port = Port(Session(own_window=home.options.window_bytes))
         self.bulk = Bulk(self._may_come, limit, home.pool)
         self._sender = Sender(port, segments)
         self._calls = Calls(port, self.bulk, segments, self._sender, peer=info.name, max_payload=limit)
@@ -107,6 +107,11 @@ class Peer:
     def lost(self) -> PeerLost | None:
         """Why the session has ended; None while it lives."""
         return self._lost
+
+    @property
+    def idle(self) -> bool:
+        """Whether no handler runs for this peer and no reply is on its way."""
+        return not len(self._dispatcher) and not self._port.session.has_unsent and self.bulk.is_idle
 
     def statistics(self) -> dict[str, int]:
         """Numbers for logs and leak tests: calls made and served that are open, and frames kept."""

@@ -24,7 +24,8 @@ class Session:
     """One end of a session.
 
     Args:
-        window: payload bytes that may be on the way to the other end; see `admit`.
+        window: payload bytes that may be on the way to the other end; see `admit`. It says so itself later.
+        own_window: the same for the way here; 0 does not check.
 
     Attributes:
         received: all frames up to this number have arrived.
@@ -32,8 +33,10 @@ class Session:
         sent: the highest frame number that was ever handed to a connection.
     """
 
-    def __init__(self, window: int = 0) -> None:
+    def __init__(self, window: int = 0, own_window: int = 0) -> None:
         self._window = window
+        self._own_window = own_window
+        self._arrived = 0
         self._unsent: deque[bytes] = deque()
         self._unacknowledged: deque[bytes] = deque()
         self._acknowledged = 0  # by the other end
@@ -113,6 +116,13 @@ class Session:
             raise WireError(f"frame {first} came, but {self.received + 1} is next")
         self.received = max(self.received, first + count - 1)
         return min(skip, count)
+
+    def take_in(self, cost: int) -> None:
+        """Payload of `cost` bytes has come; WireError if the other end went beyond what this end allows."""
+        outstanding = self._arrived - self.consumed
+        if outstanding and outstanding + cost > self._own_window > 0:
+            raise WireError(f"{outstanding + cost} bytes on the way; the window is {self._own_window}")
+        self._arrived += cost
 
     @property
     def owes_report(self) -> bool:

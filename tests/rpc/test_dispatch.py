@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
+from structlog.testing import capture_logs
 
 from psframework.errors import WireError
 from psframework.rpc import frames
@@ -74,6 +75,28 @@ async def test_ids_must_grow(office: Any) -> None:
     with pytest.raises(WireError, match="grow"):
         dispatcher.request(Frame(kind=frames.REQUEST, call=1))  # type: ignore[arg-type]
     assert dispatcher.last == 1
+
+
+async def test_cancelled_before_its_first_step_a_call_still_gets_its_reply(office: Any) -> None:
+    peer = await office.peer()
+    await office.echo(peer, "x")
+    call = asyncio.create_task(office.echo(peer, "y", "Hold"))
+    await asyncio.sleep(0)
+    call.cancel()  # request and cancellation leave in one message
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await office.until(lambda: peer.statistics()["made"] == 0)
+    await office.until(lambda: office.agent.idle)
+    assert len(office.agent.peers[0]._dispatcher) == 0
+
+
+async def test_a_failed_call_leaves_one_line_in_the_log(office: Any) -> None:
+    peer = await office.peer()
+    with capture_logs() as lines:
+        with pytest.raises(ValueError):
+            await office.echo(peer, "x", "Raise")
+    (line,) = [line for line in lines if line["event"] == "call failed"]
+    assert (line["method"], line["peer"], line["code"]) == ("/test.Desk/Raise", "client", "UNKNOWN")
 
 
 async def test_wait_idle_returns_when_the_last_handler_has_ended(office: Any) -> None:

@@ -118,6 +118,18 @@ def test_the_window_admits_bytes_and_one_oversized_payload() -> None:
         session.give_back(2000)
 
 
+def test_a_peer_that_ignores_the_window_is_caught() -> None:
+    session = Session(own_window=100)
+    session.take_in(5000)
+    with pytest.raises(WireError, match="window"):
+        session.take_in(1)
+    session.consumed = 5000
+    session.take_in(60)
+    session.take_in(40)
+    with pytest.raises(WireError, match="window"):
+        session.take_in(1)
+
+
 def test_reports_are_owed_and_sometimes_urgent() -> None:
     session = Session(1000)
     assert not session.owes_report
