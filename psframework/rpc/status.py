@@ -78,6 +78,8 @@ BY_CODE = {row.code: row.error for row in TABLE if row.bare} | {
 # Raised again here, these would end a generator or the process instead of reaching an `except`.
 _NEVER_REBUILT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 _TLS_WORDS = ("handshake", "ssl_error", "certificate", "peer name", "tls", "unauthenticated")
+# A server that dies in the middle of a handshake decided nothing: it is worth trying again.
+_CUT_OFF_WORDS = ("socket closed", "connection reset", "broken pipe")
 _NEVER_SENT_WORDS = ("failed to connect", "connection refused", "resolving", "no address")
 
 
@@ -173,7 +175,8 @@ def from_rpc_error(error: RpcFailure, *, peer: str = "", hint: str = "") -> PsfE
     code, text = error.code(), error.details() or ""
     who = f"{peer}: " if peer else ""
     low = text.lower()
-    if code is Code.UNAVAILABLE and any(word in low for word in _TLS_WORDS):
+    cut_off = any(word in low for word in _CUT_OFF_WORDS) and "certificate" not in low
+    if code is Code.UNAVAILABLE and any(word in low for word in _TLS_WORDS) and not cut_off:
         return PermissionDenied(
             f"{who}TLS refused the connection ({_short(text)}); {hint or 'look at the certificates'}"
         )

@@ -161,6 +161,8 @@ def test_bare_statuses():
     assert (closed.reason, closed.may_have_run) == ("closed", True) and "look at x" in str(closed)
     tls = bare(grpc.StatusCode.UNAVAILABLE, "Tls handshake failed: CERTIFICATE_VERIFY_FAILED")
     assert type(tls) is PermissionDenied and "look at x" in str(tls)
+    died = bare(grpc.StatusCode.UNAVAILABLE, "failed to connect; Handshake read failed (Socket closed)")
+    assert type(died) is PeerLost and "look at x" in str(died)
     internal = bare(grpc.StatusCode.INTERNAL, "Exception deserializing")
     assert isinstance(internal, RemoteError) and internal.type_name == "grpc.INTERNAL"
 
