@@ -1,30 +1,60 @@
-"""The command line `psf`: one Typer application, a module for each command."""
+"""The command line `psf`: one Typer application, a module for each command, imported when it is asked for."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from psframework.cli import bench, certs, serve, status, up
-from psframework.cli.demo import command as demo
 from psframework.errors import PsfError
+
+# Imported late: a health check must not pay for what the demo needs.
+COMMANDS = {
+    "demo": "psframework.cli.demo.command",
+    "up": "psframework.cli.up",
+    "serve": "psframework.cli.serve",
+    "status": "psframework.cli.status",
+    "health": "psframework.cli.health",
+    "certs": "psframework.cli.certs",
+    "bench": "psframework.cli.bench",
+}
+
+
+class LateGroup(TyperGroup):
+    """The commands of `COMMANDS`; each module offers its `app`. (Types of Typer's click are private.)"""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Imports one; None if there is no such command."""
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found = typer.main.get_command(importlib.import_module(module).app)
+        found.name = cmd_name
+        return found
+
 
 app = typer.Typer(
     name="psf",
+    cls=LateGroup,
     help="Distributed training for NumPy and CuPy.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("demo")(demo.demo)
-app.command("up")(up.up)
-app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
-app.command("status")(status.status)
-app.add_typer(certs.app, name="certs")
-app.command("bench", context_settings=bench.CONTEXT)(bench.bench)
+
+
+@app.callback()
+def psf() -> None:
+    """Distributed training for NumPy and CuPy."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

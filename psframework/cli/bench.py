@@ -12,8 +12,10 @@ import typer
 from psframework.errors import NotRegistered
 
 CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False, "ignore_unknown_options": True}
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
+@app.command(context_settings=CONTEXT)
 def bench(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="benchmarks to run; none: all of them")] = None,

@@ -16,7 +16,11 @@ from psframework.rpc import certificates
 from psframework.rpc.certificates import CertificateInfo
 
 app = typer.Typer(
-    help="Make a development certificate authority and the certificates of a cluster.", no_args_is_help=True
+    help="Make a development certificate authority and the certificates of a cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
 )
 Folder = Annotated[Path, typer.Option("--dir", help="folder of the authority")]
 

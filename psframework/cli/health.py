@@ -13,7 +13,10 @@ from psframework.errors import PsfError
 from psframework.rpc.security import Security
 from psframework.rpc.status import RpcFailure, from_rpc_error
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
+
+@app.command()
 def health(
     address: Annotated[str, typer.Argument(help="HOST:PORT of the service")],
     role: Annotated[str, typer.Option(help="role that its certificate must have")] = "",

@@ -14,8 +14,10 @@ import typer
 from psframework.errors import NotRegistered
 
 CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False, "ignore_unknown_options": True}
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
+@app.command(context_settings=CONTEXT)
 def serve(
     context: typer.Context,
     service: Annotated[str, typer.Argument(help="coordinator, parameter-server; its own flags follow")],
@@ -27,7 +29,7 @@ def serve(
     """
     module = find_service(service)
     sys.argv = [f"psf serve {service}", *context.args]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=False)
 
 
 def find_service(name: str) -> str:

@@ -24,7 +24,10 @@ from psframework.rpc.status import RpcFailure, from_rpc_error
 
 _LISTED = 20
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
+
+@app.command()
 def status(
     coordinator: Annotated[str | None, typer.Option(help="HOST:PORT; default: PSF_COORDINATOR")] = None,
     tls_dir: Annotated[Path | None, typer.Option(help="folder with our certificate")] = None,

@@ -12,7 +12,10 @@ from rich.table import Table
 
 from psframework.cluster.local import LocalCluster, LocalOptions
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
+
+@app.command()
 def up(
     parameter_servers: Annotated[int, typer.Option(min=0, help="shards of the parameter server")] = 2,
     bind: Annotated[str, typer.Option(help="where the coordinator listens; loopback only")] = "127.0.0.1:0",

@@ -56,7 +56,7 @@ class ServiceProcess:
         module: str,
         arguments: Sequence[str],
         *,
-        on_line: Callable[[str], None] | None = None,
+        on_line: Callable[[str], object] | None = None,
         environment: Mapping[str, str] | None = None,
     ):
         self.name = name

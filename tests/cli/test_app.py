@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+from psframework.cli.app import COMMANDS as KNOWN
 from psframework.cli.app import app, main
 
 COMMANDS = [
@@ -33,8 +33,9 @@ def test_help_has_an_example(command: str) -> None:
 
 
 def test_the_commands_are_these() -> None:
-    group = typer.main.get_command(app)
-    assert sorted(group.commands) == sorted({command.split()[0] for command in COMMANDS})
+    listed = CliRunner().invoke(app, ["--help"]).output
+    assert all(f"│ {name} " in listed for name in KNOWN)
+    assert sorted(KNOWN) == sorted({command.split()[0] for command in COMMANDS})
 
 
 @pytest.mark.parametrize(

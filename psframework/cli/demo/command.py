@@ -20,7 +20,10 @@ from psframework.errors import ArgumentError, PeerLost
 
 COMPOSE = "docker compose up -d --wait && docker compose --profile train run --rm train"
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
+
+@app.command()
 def demo(
     epochs: Annotated[int, typer.Option(min=1, help="passes over the training images")] = 20,
     trainers: Annotated[int, typer.Option(min=1, help="trainer processes")] = 2,
@@ -64,8 +67,8 @@ def _resumed(path: Path, seed: int, console: Console) -> int:
     model = load_model(path, model_arrays(digits_network(seed)))
     _say(
         console,
-        f"resuming {path} at step {model.step}, epoch {model.epoch}: its parameters are registered bit for bit; "
-        "the optimizer's slots begin anew, since a model file is not a checkpoint",
+        f"resuming {path} at step {model.step}, epoch {model.epoch}: its parameters are registered bitwise; "
+        "the optimizer's slots begin anew (a model file is not a checkpoint)",
     )
     return model.step
 

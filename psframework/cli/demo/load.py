@@ -33,7 +33,11 @@ async def _load(cluster: Cluster, shard: Member) -> dict[str, float] | None:
     deadline = Deadline.after(_SECONDS)
     try:
         peer = await cluster.agent.connect(
-            shard.addresses, name=shard.name, role=shard.role, incarnation=shard.incarnation, deadline=deadline
+            shard.addresses,
+            name=shard.name,
+            role=shard.role,
+            incarnation=shard.incarnation,
+            deadline=deadline,
         )
         path = f"/{SHARD_SERVICE}/ListTables"
         reply, _ = await peer.call(path, ListTablesRequest(), ListTablesReply, deadline=deadline)

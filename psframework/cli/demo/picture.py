@@ -63,7 +63,7 @@ def _throughput(axes: Axes, points: Sequence[Point]) -> None:
     (first,) = axes.plot(times, steps, label="steps/s, all trainers")
     axes.set(xlabel="seconds", ylabel="steps/s", title="Throughput", ylim=(0, None))
     right = axes.twinx()
-    (second,) = right.plot(times, megabytes, "C1", label="MB/s through the parameter server")
+    (second,) = right.plot(times, megabytes, "C1--", label="MB/s through the parameter server")
     right.set(ylabel="MB/s", ylim=(0, None))
     axes.legend(handles=[first, second], loc="lower right")
     axes.grid(alpha=0.3)

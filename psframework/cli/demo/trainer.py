@@ -25,7 +25,7 @@ from psframework.cluster.connect import connect
 from psframework.cluster.handle import Cluster
 from psframework.cluster.settings import Settings
 from psframework.data import Digits, ShardedSampler, batches, digits
-from psframework.errors import PsfError
+from psframework.errors import ArgumentError, PsfError
 from psframework.nn.module import Module
 from psframework.optim import Adam
 from psframework.optim.schedule import Cosine
@@ -52,7 +52,12 @@ class TrainerSettings(Settings):
 
 def steps_per_epoch(trainers: int, batch_size: int) -> int:
     """Steps that each of `trainers` makes in one pass over the training images, whole batches only."""
-    return max(1, -(-len(digits().x_train) // trainers) // batch_size)
+    share = -(-len(digits().x_train) // trainers)
+    if share < batch_size:
+        raise ArgumentError(
+            f"{trainers} trainers have {share} images each, fewer than a batch of {batch_size}"
+        )
+    return share // batch_size
 
 
 @dataclass
@@ -99,11 +104,15 @@ class Training:
             self.reporter.step(self.step, losses[-1], lane_bytes(self.ps))
             if self.step == last:
                 break
+        if not losses:
+            raise ArgumentError(
+                f"a batch of {self.settings.batch_size} images is larger than a trainer's share"
+            )
         self.epoch += 1
         return sum(losses) / len(losses)
 
     def _sampler(self) -> ShardedSampler:
-        """Shares the images with the trainers that are alive now; all see the same members, in the same order."""
+        """Shares the images with the trainers that are alive now, in the order of their names."""
         names = sorted(member.name for member in self.cluster.members(role=self.cluster.role, job=JOB))
         self.rank = names.index(self.cluster.name) if self.cluster.name in names else 0
         sampler = ShardedSampler(len(self.data.x_train), self.rank, max(1, len(names)), self.settings.seed)

@@ -1,0 +1,62 @@
+"""`psf demo` as its users run it: it learns, it survives the loss of a trainer, it goes on from a file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from psframework.cli.demo.command import COMPOSE
+from psframework.cli.demo.model_file import load_model
+from psframework.cli.demo.trainer import steps_per_epoch
+from psframework.cluster.process import child_environment
+
+
+def demo(folder: Path, *arguments: object) -> list[str]:
+    command = [sys.executable, "-P", "-m", "psframework.cli.app", "demo", "--out", folder / "out", *arguments]
+    result = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=child_environment(),
+        check=False,
+    )
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    assert result.stderr == ""
+    return result.stdout.splitlines()
+
+
+def accuracy(lines: list[str]) -> float:
+    assert lines[-1].startswith("test accuracy: 0.9")
+    assert len(lines[-1]) == len("test accuracy: 0.987")
+    return float(lines[-1].split()[-1])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("lanes", [None, "inline,striped"])
+def test_it_learns(tmp_path: Path, lanes: str | None) -> None:
+    lines = demo(tmp_path, "--epochs", 8, *(["--lanes", lanes] if lanes else []))
+    assert accuracy(lines) >= 0.96
+    assert sum(line.startswith("epoch ") for line in lines) == 8
+    assert any(COMPOSE in line for line in lines)
+    moved = next(line for line in lines if line.startswith("trained to"))
+    assert ("shm" in moved) == (lanes is None)
+    assert (tmp_path / "out" / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert load_model(tmp_path / "out" / "model.safetensors").step == 8 * steps_per_epoch(2, 16)
+
+
+@pytest.mark.timeout(180)
+def test_kill_and_then_resume(tmp_path: Path) -> None:
+    lines = demo(tmp_path, "--epochs", 8, "--kill")
+    assert any(line.startswith("killed trainer-1 (SIGKILL) at step") for line in lines)
+    assert accuracy(lines) >= 0.95
+    first = load_model(tmp_path / "out" / "model.safetensors")
+    again = demo(tmp_path, "--epochs", 1, "--resume", tmp_path / "out" / "model.safetensors")
+    assert f"at step {first.step}, epoch {first.epoch}" in again[0]
+    assert "slots begin anew" in again[0]
+    second = load_model(tmp_path / "out" / "model.safetensors")
+    assert second.step == first.step + steps_per_epoch(2, 16)
+    assert second.epoch == first.epoch + 1
+    assert accuracy(again) >= 0.94
