@@ -150,6 +150,12 @@ class LeaseTable:
                 lease.stalled = stalled
                 yield incarnation, stalled
 
+    def told(self, incarnation: int, stalled: bool) -> None:
+        """Corrects what the others know of a member: a change that `stall_changes` yielded was undone."""
+        lease = self._leases.get(incarnation)
+        if lease is not None:
+            lease.stalled = stalled
+
     def health(self, incarnation: int, asked_at: float, now: float) -> Health:
         """Judges the holder of a name that was asked for at `asked_at`, by what it did since."""
         lease = self._leases.get(incarnation)

@@ -177,6 +177,8 @@ class Registry:
             if joined is not None:
                 self._remove(joined[0])
             self._members.update((member.incarnation, member) for member in before)
+            for member in before:
+                self.leases.told(member.incarnation, member.state is MemberState.STALLED)
             for gone in departed:
                 self._add(gone.member, nonces[gone.member.incarnation], now)
 

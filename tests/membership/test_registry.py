@@ -6,7 +6,7 @@ from psframework.errors import ArgumentError, Evicted, NameTaken
 from psframework.membership.lease import Reason
 from psframework.membership.registry import JoinSpec, Registry
 from psframework.membership.store import Change
-from psframework.membership.view import Member
+from psframework.membership.view import Member, MemberState
 
 
 def join(registry: Registry, spec: JoinSpec, now: float, asked_at: float | None = None) -> Member:
@@ -156,3 +156,18 @@ def test_a_repeated_join_begins_its_lease_anew() -> None:
     for tenth in range(40, 89):
         assert tick(registry, tenth / 10) == []  # the holder believes that it holds until 8.9
     assert tick(registry, 9.0) == [("w", Reason.LEASE)]
+
+
+def test_a_stall_that_could_not_be_stored_is_told_again() -> None:
+    registry = Registry(0.0)
+    member = join(registry, JoinSpec("worker", "w", lease_s=600.0), 0.0)
+    for second in range(1, 60):
+        assert registry.renew(member.incarnation, 0, float(second)) and registry.tick(float(second)) is None
+    change = registry.tick(60.0)
+    assert change is not None
+    change.undo()
+    change = registry.tick(60.1)
+    assert change is not None
+    change.publish()
+    assert registry.log.view.members[0].state is MemberState.STALLED
+    assert registry.tick(60.2) is None
