@@ -23,6 +23,7 @@ from psframework.rpc.deadline import Clock, Deadline, boottime
 
 R = TypeVar("R")
 SMALL_BYTES = 256 << 10
+GRACE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -291,8 +292,10 @@ class Host:
                 raise self._dropped
             return condition()
 
+        # We give up a little earlier than the caller, so that our reason arrives.
+        grace = min(GRACE_SECONDS, 0.2 * deadline.remaining())
         try:
-            await self._changed.until(holds, deadline, "")
+            await self._changed.until(holds, Deadline(deadline.at - grace), "")
         except DeadlineExceeded:
             raise DeadlineExceeded(self.gate.waiting()) from None
 

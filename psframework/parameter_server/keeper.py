@@ -19,6 +19,7 @@ from psframework.membership.lease import Reason
 from psframework.membership.view import Member
 from psframework.parameter_server.cell import Cell
 from psframework.parameter_server.layout import Layout
+from psframework.parameter_server.messages import spec_from_json
 from psframework.parameter_server.models import Models
 from psframework.parameter_server.partition import Balanced, partitioner_from_spec
 from psframework.parameter_server.policy import BSP, Policy, policy_from_spec
@@ -172,7 +173,8 @@ class Keeper:
             raise UnknownTable(
                 f"no model {name!r} is registered: a trainer must create it, with an optimizer"
             )
-        partitioner = json.loads(application.partitioner) if application.partitioner else Balanced().spec()
+        asked = application.partitioner or json.dumps(Balanced().spec())
+        partitioner = spec_from_json(asked, "partitioner")
         cut, layout = partitioner_from_spec(partitioner).cut, Layout.of(spec.parameters)
         shards = await self._shards(deadline)
         # A shard without a partition would be asked for what it never hears of.
@@ -359,7 +361,7 @@ def _has_initializer(record: ModelRecord) -> bool:
 
 
 def _policy(spec: ModelSpec) -> Policy:
-    return policy_from_spec(json.loads(spec.policy))
+    return policy_from_spec(spec_from_json(spec.policy, "policy"))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

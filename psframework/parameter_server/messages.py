@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
+from psframework.errors import WireError
 from psframework.parameter_server.dedupe import Outcome
 from psframework.parameter_server.layout import ParameterSpec
 from psframework.parameter_server.partition import Partition
@@ -41,6 +43,17 @@ def outcome_to_message(outcome: Outcome) -> pb.Outcome.ValueType:
 def outcome_from_message(number: int) -> Outcome | None:
     """The outcome of a number; None if it was not said, or is of a newer version."""
     return _BY_NUMBER.get(number)
+
+
+def spec_from_json(text: str, what: str) -> dict[str, Any]:
+    """The values that describe a rule, a policy or a partitioner; WireError if it is no JSON object."""
+    try:
+        spec = json.loads(text)
+    except ValueError as error:
+        raise WireError(f"the {what} is not JSON: {error}") from None
+    if not isinstance(spec, dict):
+        raise WireError(f"the {what} is not a JSON object, but {type(spec).__name__}")
+    return spec
 
 
 def partition_to_message(partition: Partition) -> pb.Partition:

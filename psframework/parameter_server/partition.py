@@ -20,6 +20,8 @@ from psframework.errors import ArgumentError
 from psframework.parameter_server.layout import ALIGNMENT, Field, Layout
 
 PARTITION_BYTES = 1 << 20
+MAX_PARTITIONS = 1 << 18
+"""Largest number of partitions of one model: 256 GiB at their full size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ class Partitioner(ABC):
         Args:
             layout: its arena.
             shards: number of shards, at least 1.
+
+        Raises:
+            ArgumentError: no shard, or more than `MAX_PARTITIONS` partitions.
         """
         if shards < 1:
             raise ArgumentError("a model needs at least one parameter-server shard")
@@ -87,6 +92,7 @@ class Partitioner(ABC):
         for run in _merged(self.runs(layout, shards)):
             item = dtype_from_name(run.dtype).itemsize
             count = -(-(run.stop - run.start) // PARTITION_BYTES)
+            _check_count(len(partitions) + count)
             for start, stop in _even(run.start, run.stop, count):
                 partitions.append(
                     Partition(len(partitions), run.dtype, start, (stop - start) // item, run.shard)
@@ -111,6 +117,7 @@ def _merged(runs: Iterator[Run]) -> Iterator[Run]:
 
 def _even(start: int, stop: int, count: int) -> Iterator[tuple[int, int]]:
     """Cuts [start, stop) into at most `count` pieces of nearly equal length, on multiples of 64 bytes."""
+    _check_count(count)
     lines = -(-(stop - start) // ALIGNMENT)
     borders = [start + lines * i // count * ALIGNMENT for i in range(count)] + [stop]
     yield from ((a, b) for a, b in itertools.pairwise(borders) if a < b)
@@ -231,6 +238,14 @@ def covered(field: Field, partitions: tuple[Partition, ...]) -> tuple[Partition,
     """The partitions that hold a part of a parameter, in order."""
     start, stop = field.offset, field.offset + field.span
     return tuple(p for p in partitions if p.offset < stop and p.stop > start)
+
+
+def _check_count(count: int) -> None:
+    """A length that came over the network must not fill the coordinator's memory."""
+    if count > MAX_PARTITIONS:
+        raise ArgumentError(
+            f"the model would have {count} partitions; {MAX_PARTITIONS} are possible (of at most 1 MiB each)"
+        )
 
 
 def _at_least_one(where: str, field: str, value: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -24,6 +23,7 @@ from psframework.parameter_server.messages import (
     outcome_to_message,
     partition_from_message,
     roster_from_message,
+    spec_from_json,
 )
 from psframework.parameter_server.partition import Partition
 from psframework.parameter_server.policy import policy_from_spec
@@ -144,12 +144,17 @@ class ShardServicer:
         if old is not None and old.creation == request.creation:
             return pb.CreateTableReply()
         partitions = [partition_from_message(message) for message in request.partitions]
-        rule = rule_from_spec(json.loads(request.rule))
+        rule = rule_from_spec(spec_from_json(request.rule, "update rule"))
         self._check_room(request.table, partitions, rule)
-        table = Table(partitions, rule)
-        gate = gate_for(
-            policy_from_spec(json.loads(request.policy)), request.table, single=request.shards == 1
-        )
+        policy = policy_from_spec(spec_from_json(request.policy, "policy"))
+        gate = gate_for(policy, request.table, single=request.shards == 1)
+        try:
+            table = Table(partitions, rule)
+        except MemoryError:
+            wanted = sum(p.nbytes for p in partitions)
+            raise ResourceExhausted(
+                f"table {request.table!r} has {wanted} bytes here, more than this machine can give: add shards"
+            ) from None
         gate.publish(roster_from_message(request.roster))
         if old is not None:
             old.drop(UnknownTable(f"table {request.table!r} was made anew: open the parameter server again"))

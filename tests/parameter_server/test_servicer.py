@@ -1,0 +1,186 @@
+"""A shard answers a stock stub, and bad input is a typed error after which it lives on."""
+
+from __future__ import annotations
+
+import grpc
+import numpy as np
+import pytest
+
+from psframework import nn, optim
+from psframework.errors import (
+    ArgumentError,
+    NotRegistered,
+    PeerLost,
+    PermissionDenied,
+    StaleTerm,
+    UnknownTable,
+    WireError,
+)
+from psframework.parameter_server.client import open_parameter_server
+from psframework.parameter_server.policy import ASP
+from psframework.parameter_server.servicer import ShardServicer
+from psframework.proto.v1 import parameter_server_pb2 as pb
+from psframework.proto.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
+from psframework.rpc.call import Call, PeerInfo
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.status import from_rpc_error
+from psframework.testing.servers import Trainer, servers
+
+TABLE = "default/net"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(np.zeros((16, 20_000), np.float32))  # two partitions
+        self.d = nn.Parameter(np.zeros(3, np.float64))
+
+
+@pytest.fixture(scope="module")
+async def running():
+    async with servers(1) as made, made.trainer("owner") as runtime:
+        model = Net()
+        options = {"name": "net", "optimizer": optim.SGD(lr=1.0), "consistency": ASP()}
+        async with await open_parameter_server(runtime, model, **options) as ps:
+            shard = made.coordinator.view.select("parameter-server", None)[0]
+            async with grpc.aio.insecure_channel(shard.addresses[0]) as channel:
+                yield ps, ParameterServerServiceStub(channel), runtime, shard, made
+
+
+async def test_a_stock_stub_pushes_and_pulls(running):
+    ps, stub, *_ = running
+    sequence = 1000
+    for partition in ps._partitions:
+        ones = np.ones(partition.size, partition.dtype)
+        sequence += 1
+        push = pb.PushRequest(
+            table=TABLE,
+            writer=ps._writer,
+            sequence=sequence - 1000,
+            step=0,
+            partitions=[partition.index],
+            data=ones.tobytes(),
+        )
+        reply = await stub.Push(push)
+        assert reply.outcome == pb.OUTCOME_APPLIED
+    ps._sequence = len(ps._partitions)
+    everything = np.concatenate([np.ones(p.size, p.dtype).view(np.uint8) for p in ps._partitions])
+    both = pb.PushPullRequest(
+        push=pb.PushRequest(
+            table=TABLE,
+            writer=ps._writer,
+            sequence=ps._sequence + 1,
+            partitions=[p.index for p in ps._partitions],
+        ),
+        pull=pb.PullRequest(table=TABLE, writer=ps._writer, number=50),
+        data=everything.tobytes(),
+    )
+    ps._sequence += 1
+    ps._pull_number = 50
+    reply = await stub.PushPull(both)
+    assert list(reply.pull.partitions) == [p.index for p in ps._partitions]
+    assert len(reply.data) == sum(p.nbytes for p in ps._partitions)
+    first = ps._partitions[0]
+    assert np.all(np.frombuffer(reply.data[: first.nbytes], first.dtype) == -2)
+    await ps.pull()
+
+
+async def test_it_describes_its_tables(running):
+    ps, stub, *_ = running
+    info = (await stub.ListTables(pb.ListTablesRequest())).tables[0]
+    assert info.table == TABLE
+    assert info.partitions == len(ps._partitions)
+    assert info.parameter_bytes == sum(p.nbytes for p in ps._partitions)
+
+
+def push(**changes) -> pb.PushRequest:
+    return pb.PushRequest(
+        **({"table": TABLE, "sequence": 60, "partitions": [2], "data": bytes(64)} | changes)
+    )
+
+
+BAD = [
+    ("Push", lambda w: push(table="default/other", writer=w), UnknownTable, "no table 'default/other'"),
+    ("Pull", lambda w: pb.PullRequest(table="nobody/x", writer=w), UnknownTable, "no table 'nobody/x'"),
+    ("Push", lambda w: push(writer=w + 100), NotRegistered, "not registered with 'default/net'"),
+    ("Pull", lambda w: pb.PullRequest(table=TABLE, writer=w + 100), NotRegistered, "not registered"),
+    ("Push", lambda w: push(writer=w, data=bytes(63)), WireError, "partition 2 came with 63 bytes"),
+    ("Push", lambda w: push(writer=w, data=bytes(20 << 20)), WireError, "partition 2 came with"),
+    ("Push", lambda w: push(writer=w, partitions=[77]), WireError, "partition 77 is not on this shard"),
+    ("Push", lambda w: push(writer=w, partitions=[0, 2]), WireError, "64 bytes came for partitions of"),
+    ("Push", lambda w: push(writer=w, data=b""), WireError, "1 partitions are announced, 0 came"),
+    ("Push", lambda w: push(writer=w, compression="zip"), ValueError, "'zip'"),
+    ("Push", lambda w: push(writer=w, sequence=10_000), ArgumentError, "ahead"),
+    ("Push", lambda w: push(writer=w, place=pb.Place(segment=3)), WireError, "segment 3 was not shared"),
+    (
+        "PushPull",
+        lambda w: pb.PushPullRequest(push=push(writer=w), pull=pb.PullRequest(table="x")),
+        WireError,
+        "different tables",
+    ),
+    ("Initialize", lambda w: pb.InitializeRequest(table=TABLE, writer=w), StaleTerm, "does not initialize"),
+    ("DropTable", lambda w: pb.DropTableRequest(table=TABLE, term=0), StaleTerm, "term 0"),
+    ("PublishRoster", lambda w: pb.PublishRosterRequest(table="x", term=99), UnknownTable, "'x'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "make", "error", "words"), BAD, ids=lambda v: v if isinstance(v, str) else ""
+)
+async def test_bad_input_is_a_typed_error_and_the_shard_lives_on(running, method, make, error, words):
+    ps, stub, *_ = running
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await getattr(stub, method)(make(ps._writer), timeout=10)
+    failure = from_rpc_error(caught.value)
+    assert isinstance(failure, error), failure
+    assert words in str(failure)
+    await ps.pull(timeout=10)
+
+
+async def test_a_member_can_not_use_another_ones_registration(running):
+    ps, _, _, shard, made = running
+    async with made.trainer("thief") as other:
+        peer = await _connect(other, shard)
+        request = pb.PullRequest(table=TABLE, writer=ps._writer)
+        with pytest.raises(PermissionDenied, match="'owner', not 'thief'"):
+            await peer.call(
+                "/psframework.proto.v1.ParameterServerService/Pull",
+                request,
+                pb.PullReply,
+                deadline=Deadline.after(10),
+            )
+
+
+async def test_only_the_coordinator_may_change_tables(running):
+    _, _, runtime, shard, _ = running
+    peer = await _connect(runtime, shard)
+    for method, request in (
+        ("CreateTable", pb.CreateTableRequest(table=TABLE)),
+        ("DropTable", pb.DropTableRequest(table=TABLE)),
+        ("FenceWriter", pb.FenceWriterRequest(table=TABLE)),
+    ):
+        with pytest.raises(PermissionDenied, match="'coordinator'"):
+            await peer.call(
+                f"/psframework.proto.v1.ParameterServerService/{method}",
+                request,
+                pb.DropTableReply,
+                deadline=Deadline.after(10),
+            )
+
+
+async def test_without_its_lease_it_serves_nothing():
+    servicer = ShardServicer(serving=lambda: False)
+    call = Call(PeerInfo("t", "trainer", "", 1), Deadline.after(5))
+    with pytest.raises(PeerLost, match="lease ran out") as caught:
+        await servicer.pull(pb.PullRequest(table=TABLE), call)
+    assert caught.value.reason == "lease"
+
+
+async def _connect(runtime: Trainer, shard):
+    return await runtime.agent.connect(
+        shard.addresses,
+        name=shard.name,
+        role="parameter-server",
+        incarnation=shard.incarnation,
+        deadline=Deadline.after(10),
+    )
