@@ -37,21 +37,21 @@ def accuracy(lines: list[str]) -> float:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("lanes", [None, "inline,striped"])
 def test_it_learns(tmp_path: Path, lanes: str | None) -> None:
-    lines = demo(tmp_path, "--epochs", 8, *(["--lanes", lanes] if lanes else []))
-    assert accuracy(lines) >= 0.96
-    assert sum(line.startswith("epoch ") for line in lines) == 8
+    lines = demo(tmp_path, "--epochs", 5, *(["--lanes", lanes] if lanes else []))
+    assert accuracy(lines) >= 0.94
+    assert sum(line.startswith("epoch ") for line in lines) == 5
     assert any(COMPOSE in line for line in lines)
     moved = next(line for line in lines if line.startswith("trained to"))
     assert ("shm" in moved) == (lanes is None)
     assert (tmp_path / "out" / "run.png").read_bytes().startswith(b"\x89PNG")
-    assert load_model(tmp_path / "out" / "model.safetensors").step == 8 * steps_per_epoch(2, 16)
+    assert load_model(tmp_path / "out" / "model.safetensors").step == 5 * steps_per_epoch(2, 16)
 
 
 @pytest.mark.timeout(180)
 def test_kill_and_then_resume(tmp_path: Path) -> None:
-    lines = demo(tmp_path, "--epochs", 8, "--kill")
+    lines = demo(tmp_path, "--epochs", 5, "--kill")
     assert any(line.startswith("killed trainer-1 (SIGKILL) at step") for line in lines)
-    assert accuracy(lines) >= 0.95
+    assert accuracy(lines) >= 0.93
     first = load_model(tmp_path / "out" / "model.safetensors")
     again = demo(tmp_path, "--epochs", 1, "--resume", tmp_path / "out" / "model.safetensors")
     assert f"at step {first.step}, epoch {first.epoch}" in again[0]

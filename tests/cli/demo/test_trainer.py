@@ -33,8 +33,8 @@ async def test_people_read_lines_and_the_accuracy_last(tmp_path: Path) -> None:
 
 
 async def test_resuming_registers_the_parameters_bitwise(tmp_path: Path) -> None:
-    """With a learning rate too small to change a float32, the saved model is the resumed one, bit for bit."""
-    state = model_arrays(digits_network(3))
+    """With a learning rate too small to change a float32, the saved model is the resumed one, bitwise."""
+    state = {name: array + 1 for name, array in model_arrays(digits_network(3)).items()}
     save_model(tmp_path / "old", ModelFile(state, step=7, epoch=2))
     async with local_cluster(parameter_servers=2) as local:
         settings = TrainerSettings.load(
