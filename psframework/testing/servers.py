@@ -1,8 +1,8 @@
-"""A parameter server in one process, over real sockets: coordinator, keeper, shards, and trainers to connect."""
+"""A parameter server in one process, over real sockets: coordinator, keeper, shards, trainers to connect."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -95,7 +95,7 @@ async def servers(
     async with AsyncExitStack() as stack:
         coordinator = await stack.enter_async_context(Coordinator(store or MemoryStore()))
         keeper = await stack.enter_async_context(Keeper(coordinator, PLAINTEXT))
-        servicers = [
+        servicers: list[tuple[Callable[..., None], object]] = [
             (add_CoordinatorServiceServicer_to_server, CoordinatorServicer(coordinator)),
             (add_ModelServiceServicer_to_server, KeeperServicer(keeper)),
         ]
