@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from psframework.membership.lease import Reason
 
@@ -67,14 +68,21 @@ class View:
 
     Attributes:
         number: grows with each change.
-        members: in the order in which they joined.
     """
 
     def __init__(self, number: int = 0, members: Iterable[Member] = ()) -> None:
         self.number = number
-        self.members = tuple(sorted(members, key=lambda member: member.incarnation))
-        self._by_name = {member.name: member for member in self.members}
-        self._by_incarnation = {member.incarnation: member for member in self.members}
+        ordered = sorted(members, key=lambda member: member.incarnation)
+        self._members = {member.incarnation: member for member in ordered}
+
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        """All members, in the order in which they joined."""
+        return tuple(self._members.values())
+
+    @cached_property
+    def _by_name(self) -> dict[str, Member]:
+        return {member.name: member for member in self._members.values()}
 
     def find(self, name: str) -> Member | None:
         """Returns the live member of that name, or None."""
@@ -82,7 +90,7 @@ class View:
 
     def get(self, incarnation: int) -> Member | None:
         """Returns the live member of that incarnation, or None."""
-        return self._by_incarnation.get(incarnation)
+        return self._members.get(incarnation)
 
     def select(self, role: str | None = None, job: str | None = None) -> tuple[Member, ...]:
         """Returns the members of a role, of a job, or of both, in the order in which they joined."""
@@ -90,11 +98,18 @@ class View:
 
     def apply(self, delta: Delta) -> View:
         """Returns the view after a change."""
-        members = dict(self._by_incarnation)
-        members.update((member.incarnation, member) for member in delta.changed)
+        newest = next(reversed(self._members), 0)
+        members = self._members.copy()
+        for member in delta.changed:
+            members[member.incarnation] = member
         for departure in delta.departed:
             members.pop(departure.member.incarnation, None)
-        return View(delta.number, members.values())
+        new = [member.incarnation for member in delta.changed if member.incarnation not in self._members]
+        if new != sorted(new) or (new and new[0] < newest):
+            return View(delta.number, members.values())
+        view = View(delta.number)  # nearly always those who join are the newest, and need no sorting
+        view._members = members
+        return view
 
     def changes_to(self, newer: View) -> Delta:
         """Returns the change from this view to a whole newer one; for the missing the reason is the lease."""

@@ -203,7 +203,8 @@ async def test_refused_before_anything_is_sent(request_: JoinRequest, words: str
             pass
 
 
-async def test_leaving_a_coordinator_that_is_gone_does_not_raise(start) -> None:
+async def test_leaving_a_coordinator_that_is_gone_does_not_raise(start, monkeypatch) -> None:
+    monkeypatch.setattr("psframework.membership.client.LEAVE_SECONDS", 0.3)
     async with start() as served:
         member = await served.join("worker").__aenter__()
     began = asyncio.get_running_loop().time()

@@ -106,7 +106,8 @@ async def test_a_suspended_coordinator_evicts_nobody() -> None:
         assert len(coordinator.view.members) == 1
 
 
-async def test_a_store_in_use_is_refused(tmp_path) -> None:
+async def test_a_store_in_use_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psframework.membership.store.LOCK_TIMEOUT", 0.05)
     async with Coordinator(SqliteStore(tmp_path / "s.db")):
         with pytest.raises(ConfigurationError, match="another coordinator"):
             async with Coordinator(SqliteStore(tmp_path / "s.db")):

@@ -261,5 +261,4 @@ def test_random_troubles(count: int, seconds: float) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_ten_thousand_members() -> None:
-    for seed in range(5):
-        simulate(10_000, 120.0, seed)
+    simulate(10_000, 60.0, random.randrange(2**32))

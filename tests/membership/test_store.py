@@ -47,7 +47,8 @@ def test_what_was_committed_is_there_after_a_restart(reopen: Reopen) -> None:
     store.close()
 
 
-def test_a_second_coordinator_is_refused(tmp_path: Path) -> None:
+def test_a_second_coordinator_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psframework.membership.store.LOCK_TIMEOUT", 0.05)
     first = SqliteStore(tmp_path / "store.db")
     first.open()
     with pytest.raises(ConfigurationError, match="another coordinator"):

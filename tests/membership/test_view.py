@@ -27,6 +27,14 @@ def test_a_taken_over_name_belongs_to_the_new_incarnation() -> None:
     assert view.number == 2 and view.find("w") == member(2, "w") and len(view.members) == 1
 
 
+def test_members_stay_in_the_order_of_joining() -> None:
+    view = View(1, [member(5), member(2)])
+    view = view.apply(Delta(2, (member(9), member(7))))
+    view = view.apply(Delta(3, (member(3), replace(member(2), state=MemberState.STALLED))))
+    assert [m.incarnation for m in view.members] == [2, 3, 5, 7, 9]
+    assert view.members[0].state is MemberState.STALLED
+
+
 def random_changes(seed: int, count: int) -> list[Delta]:
     rng, live, deltas = random.Random(seed), {}, []
     for number in range(1, count + 1):
