@@ -20,8 +20,8 @@ from psframework.errors import ArgumentError
 from psframework.parameter_server.layout import ALIGNMENT, Field, Layout
 
 PARTITION_BYTES = 1 << 20
-MAX_PARTITIONS = 1 << 18
-"""Largest number of partitions of one model: 256 GiB at their full size."""
+MAX_PARTITIONS = 1 << 17
+"""Largest number of partitions of one model: 128 GiB at their full size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class ShardServicer:
         except MemoryError:
             wanted = sum(p.nbytes for p in partitions)
             raise ResourceExhausted(
-                f"table {request.table!r} has {wanted} bytes here; this machine has not so much memory: add shards"
+                f"table {request.table!r} has {wanted} bytes here, more than there is memory: add shards"
             ) from None
         gate.publish(roster_from_message(request.roster))
         if old is not None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import grpc
 
-from psframework.errors import NotRegistered, PeerLost
+from psframework.errors import NotRegistered, PeerLost, WireError
 from psframework.rpc.failures import log_abort, log_failure
 from psframework.rpc.identity import authorize, identity
 from psframework.rpc.security import Security
@@ -68,14 +68,22 @@ class Guard(grpc.aio.ServerInterceptor):
         kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
         kind = next(name for name in kinds if getattr(handler, name) is not None)
         behavior = getattr(handler, kind)
-        if asyncio.iscoroutinefunction(behavior):
-            wrapped = self._awaited(path, behavior, streams=kind.endswith("_stream"))
+        # gRPC would answer bytes that are no request with UNKNOWN, so they are read here.
+        parse = handler.request_deserializer
+        if kind.startswith("unary_") and parse is not None:
+            read, parse = _reader(path, parse), None
         else:
-            wrapped = self._iterated(path, behavior)
+            read = _as_it_is
+        if asyncio.iscoroutinefunction(behavior):
+            wrapped = self._awaited(path, behavior, read, streams=kind.endswith("_stream"))
+        else:
+            wrapped = self._iterated(path, behavior, read)
         make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(wrapped, handler.request_deserializer, handler.response_serializer)
+        return make(wrapped, parse, handler.response_serializer)
 
-    def _awaited(self, path: str, behavior: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
+    def _awaited(
+        self, path: str, behavior: Callable[..., Any], read: Callable[[Any], Any], *, streams: bool
+    ) -> Callable[..., Any]:
         roles: frozenset[str] = getattr(behavior, _ROLES, frozenset())
 
         async def call(request: Any, context: Context) -> Any:
@@ -83,7 +91,7 @@ class Guard(grpc.aio.ServerInterceptor):
             self._count(streams, 1)
             try:
                 self._admit(path, roles, context)
-                return await behavior(request, context)
+                return await behavior(read(request), context)
             except BaseException as error:
                 await _end(path, context, error, started)
                 raise
@@ -92,7 +100,9 @@ class Guard(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _iterated(self, path: str, behavior: Callable[..., Any]) -> Callable[..., Any]:
+    def _iterated(
+        self, path: str, behavior: Callable[..., Any], read: Callable[[Any], Any]
+    ) -> Callable[..., Any]:
         roles: frozenset[str] = getattr(behavior, _ROLES, frozenset())
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
@@ -100,7 +110,7 @@ class Guard(grpc.aio.ServerInterceptor):
             self._count(True, 1)
             try:
                 self._admit(path, roles, context)
-                async with aclosing(behavior(request, context)) as replies:
+                async with aclosing(behavior(read(request), context)) as replies:
                     async for reply in replies:
                         yield reply
             except BaseException as error:
@@ -138,6 +148,22 @@ class Guard(grpc.aio.ServerInterceptor):
             await abort(cast(Any, context), error)
 
         return refuse
+
+
+def _as_it_is(request: Any) -> Any:
+    return request
+
+
+def _reader(path: str, parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """`parse`, with a WireError for bytes that are no request."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except Exception as error:
+            raise WireError(f"{path}: {len(data)} bytes that are no request: {error}") from None
+
+    return read
 
 
 async def _end(path: str, context: Context, error: BaseException, started: float) -> None:

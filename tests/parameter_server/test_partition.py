@@ -1,6 +1,7 @@
 """Partitioners: they cover the arena once, balance bytes, respect their limits, and are deterministic."""
 
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -116,3 +117,14 @@ def test_bad_specs_are_refused(spec):
 def test_no_shards_is_refused():
     with pytest.raises(ArgumentError, match="at least one"):
         Balanced().cut(layout(3), 0)
+
+
+@pytest.mark.parametrize(
+    "partitioner", [Balanced(), FixedShards(1 << 40), MinSize(64, 1 << 40), MaxSize(64), Hash()]
+)
+def test_a_length_from_the_network_fills_no_memory(partitioner: Partitioner) -> None:
+    tracemalloc.start()
+    with pytest.raises(ArgumentError, match=r"would have \d+ partitions; 131072 are possible"):
+        partitioner.cut(layout(1 << 60), 3)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()

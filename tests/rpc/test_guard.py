@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from psframework import errors
-from psframework.errors import NotRegistered, PermissionDenied
+from psframework.errors import NotRegistered, PermissionDenied, WireError
 from psframework.rpc import certificates
 from psframework.rpc.guard import require_roles
 from psframework.rpc.security import Security
@@ -58,6 +58,8 @@ async def echo_stream(requests, context):
 UNARY = {"Echo": echo, "Drain": drain, "Fail": fail, "Crash": crash, "Choose": choose, "Wait": wait}
 HANDLERS = {name: grpc.unary_unary_rpc_method_handler(function) for name, function in UNARY.items()} | {
     "Count": grpc.unary_stream_rpc_method_handler(count),
+    "Typed": grpc.unary_unary_rpc_method_handler(echo, int, lambda number: b"%d" % number),
+    "TypedCount": grpc.unary_stream_rpc_method_handler(count, int),
     "EchoStream": grpc.stream_stream_rpc_method_handler(echo_stream),
 }
 
@@ -72,10 +74,10 @@ async def address():
         yield server.address
 
 
-async def call(address, method, security=None, **kwargs):
+async def call(address, method, security=None, *, data=b"x", **kwargs):
     async with (security or Security.plaintext("secret")).channel(address, **kwargs) as channel:
         try:
-            return await channel.unary_unary(method)(b"x", timeout=10)
+            return await channel.unary_unary(method)(data, timeout=10)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
 
@@ -85,6 +87,13 @@ async def test_good_calls_pass_and_are_not_logged(address):
         assert await call(address, "/t.T/Echo") == b"x"
         assert await call(address, "/t.T/Drain") == b"drained"  # no TLS: the token alone decides
     assert lines == []
+
+
+@pytest.mark.parametrize("method", ["/t.T/Typed", "/t.T/TypedCount"])
+async def test_bytes_that_are_no_request(address, method):
+    with pytest.raises(WireError, match=f"{method}: 2 bytes that are no request: invalid literal"):
+        await call(address, method, data=b"no")
+    assert await call(address, "/t.T/Typed", data=b"7") == b"7"
 
 
 async def test_a_wrong_token_never_reaches_the_handler(address):
