@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 M = TypeVar("M", bound=Message)
 CALL_SECONDS: Final = 60.0
-LEAVE_SECONDS: Final = 5.0
+LEAVE_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True)

@@ -13,7 +13,14 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from psframework.errors import ArgumentError, DeadlineExceeded, PsfError, RendezvousTimeout, UnknownTable
+from psframework.errors import (
+    ArgumentError,
+    DeadlineExceeded,
+    Evicted,
+    PsfError,
+    RendezvousTimeout,
+    UnknownTable,
+)
 from psframework.membership.coordinator import Coordinator
 from psframework.membership.lease import Reason
 from psframework.membership.view import Member
@@ -113,6 +120,7 @@ class Keeper:
             ModelMismatch: the model differs from the one that is registered.
             RendezvousTimeout: there is no shard, or the initializer did not finish.
             ResourceExhausted: a shard has no room.
+            Evicted: the applicant is no member any more.
         """
         while True:
             cell = self.models.find_or_begin(table_name(application.job, application.model))
@@ -161,6 +169,7 @@ class Keeper:
     async def commit_step(self, table: str, writer: int, step: int, deadline: Deadline) -> None:
         """Under a policy with spares: a step of the writer is complete on every shard. Idempotent."""
         cell = self.models.find(table)
+        cell.current().registration(writer)
         cell.committed[writer] = max(step + 1, cell.committed.get(writer, 0))
         async with cell.locked(deadline):
             await self._seal(cell, deadline)
@@ -209,6 +218,7 @@ class Keeper:
     async def _admit(self, cell: Cell, application: Application, deadline: Deadline) -> Admitted | None:
         """Admits the applicant; None if it must wait for the first values."""
         record, applicant = cell.current(), application.applicant
+        self._check_live(applicant)
         record.check(application.spec)
         known = record.registered(applicant.token)
         initializes = known is not None and known.writer == record.roster.initializer
@@ -231,6 +241,16 @@ class Keeper:
         writer = self.models.next_number()
         changed = record.admit(writer, applicant, first, _policy(record.spec))
         await self.models.change(cell, changed if record.roster.ready else changed.initialized_by(writer))
+        try:
+            self._check_live(applicant)
+        except Evicted:  # it died before it could be fenced here
+            self.models.spawn(self._fence(cell, applicant.incarnation))
+            raise
+
+    def _check_live(self, applicant: Applicant) -> None:
+        """Nobody would ever fence who is no member. Foreign clients have no incarnation; they must leave."""
+        if applicant.incarnation:
+            self._coordinator.registry.check_live(applicant.incarnation)
 
     async def _tell_newcomer(self, cell: Cell, applicant: Applicant, deadline: Deadline) -> None:
         """Publishes; a newcomer whose first step is closed somewhere gets a later one, and so on."""
