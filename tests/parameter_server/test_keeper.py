@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -13,10 +14,12 @@ from psframework import nn, optim
 from psframework.errors import DeadlineExceeded, Evicted, PsfError, UnknownTable
 from psframework.membership.coordinator import Coordinator
 from psframework.membership.store import MemoryStore
+from psframework.parameter_server.arena import parameter_specs
 from psframework.parameter_server.client import open_parameter_server
 from psframework.parameter_server.handle import ParameterServer
-from psframework.parameter_server.keeper import Keeper, _natural
-from psframework.parameter_server.policy import ASP, BSP, SSP
+from psframework.parameter_server.keeper import Application, Keeper, _natural
+from psframework.parameter_server.policy import ASP, BSP, SSP, policy_spec
+from psframework.parameter_server.registry import Applicant, ModelSpec
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.security import Security
 from psframework.testing.servers import Servers, Trainer, servers
@@ -120,6 +123,30 @@ async def test_a_fenced_writer_is_refused(made: Servers, policy):
         await a.pull()
         assert m0.is_all(0.0)
         await a.close()
+
+
+async def test_who_died_while_it_registered_is_not_waited_for(made: Servers):
+    async with made.trainer() as one, made.trainer() as two:
+        name = f"net-{next(_names)}"
+        spec = ModelSpec(
+            parameter_specs(list(Net().named_parameters())),
+            json.dumps(optim.SGD(lr=1.0).rule.spec()),
+            json.dumps(policy_spec(BSP())),
+        )
+
+        def application(runtime: Trainer, token: str) -> Application:
+            member = runtime.membership.member
+            return Application("default", name, spec, Applicant(member.name, member.incarnation, token))
+
+        first = await made.keeper.register(application(one, "first"), _soon())
+        assert first.initialize
+        waiting = asyncio.create_task(made.keeper.register(application(two, "second"), _soon()))
+        await asyncio.sleep(0)  # it waits for the first values
+        await die(made, two)
+        await made.keeper.finish_initialization(f"default/{name}", first.writer, _soon())
+        with pytest.raises(Evicted, match="is no member"):
+            await waiting
+        assert [entry.writer for entry in table(made, name).roster.open_entries()] == [first.writer]
 
 
 async def test_with_wait_a_slot_stands_until_its_trainer_is_back(made: Servers):

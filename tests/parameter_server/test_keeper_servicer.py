@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from psframework import optim
-from psframework.errors import ArgumentError, ModelMismatch, NotRegistered, UnknownTable, WireError
+from psframework.errors import ArgumentError, Evicted, ModelMismatch, NotRegistered, UnknownTable, WireError
 from psframework.parameter_server.policy import ASP, policy_spec
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.proto.v1.parameter_server_pb2_grpc import ModelServiceStub
@@ -33,7 +33,7 @@ def register(model: str, token: str, **changes) -> pb.RegisterRequest:
         "rule": RULE,
         "policy": POLICY,
         "member": "stranger",
-        "incarnation": 7,
+        "incarnation": 0,
         "registration": token,
     }
     return pb.RegisterRequest(**(values | changes))
@@ -66,6 +66,7 @@ async def test_a_model_is_made_finished_listed_and_left(stub: ModelServiceStub):
     ("method", "request_", "error", "words"),
     [
         ("Register", register("none", "r", reader=True), UnknownTable, "'j/none'"),
+        ("Register", register("mine", "r", incarnation=7), Evicted, "incarnation 7 is no member"),
         ("Register", register("none", "r", rule=""), UnknownTable, "with an optimizer"),
         ("Register", register("none", "r", rule='{"name": "nope"}'), ArgumentError, "nope"),
         ("Register", register("none", "r", rule="{"), WireError, "not JSON"),
@@ -87,6 +88,7 @@ async def test_a_model_is_made_finished_listed_and_left(stub: ModelServiceStub):
             "9999",
         ),
         ("CommitStep", pb.CommitStepRequest(table="j/x"), UnknownTable, "'j/x'"),
+        ("CommitStep", pb.CommitStepRequest(table="j/mine", writer=9999), NotRegistered, "9999"),
     ],
 )
 async def test_what_is_wrong_is_said_and_the_keeper_lives_on(stub, method, request_, error, words):
