@@ -1,4 +1,4 @@
-"""The parameter server as real processes: bitwise like one process, exact under faults, stopped by no death."""
+"""The parameter server as real processes: bitwise as one process, exact under faults, alive after deaths."""
 
 from __future__ import annotations
 
