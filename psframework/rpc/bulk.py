@@ -106,7 +106,7 @@ class Bulk:
 
     def expect(self, key: Key, sizes: Sequence[int], feed: Feed, done: Callable[[], None]) -> None:
         """A frame has announced a payload. WireError if it is too large."""
-        assembly = Assembly(sizes, max_bytes=self._max_bytes, allocate=self._pool.take)
+        assembly = Assembly(sizes, max_bytes=self._max_bytes, allocate=self._pool.take, adopt=True)
         receiving = self._receiving[key] = Receiving(assembly, feed, done)
         early = self._early.pop(key, None)
         if early is not None:

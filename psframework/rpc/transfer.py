@@ -79,12 +79,22 @@ class Sending:
         self.backlog -= chunk.nbytes
         call, reply = self.key
         head = ChunkMessage(call=call, reply=reply, part=chunk.part, offset=chunk.offset)
+        head.padding = _padding(head.ByteSize())
         return codec.encode(head, pieces(self._parts, chunk))  # type: ignore[arg-type]
 
     def _queue(self, part: int, offset: int, nbytes: int) -> None:
         self.backlog += nbytes
         for start in range(offset, offset + nbytes, CHUNK_BYTES):
             self._chunks.append(Chunk(part, start, min(CHUNK_BYTES, offset + nbytes - start)))
+
+
+def _padding(head: int) -> bytes:
+    """What makes the data begin at a multiple of 16 bytes, after a head of that many and without padding.
+
+    Receivers hand parts over where they lie in the message; Python's bytes begin at such a multiple too. Tag
+    and length go before the padding, and before the data: 1 + 1 and 1 + 3 bytes for chunks of 16 KiB and up.
+    """
+    return bytes(-(head + 6) % 16 or 16)
 
 
 class Receiving:

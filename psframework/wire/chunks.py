@@ -24,6 +24,7 @@ MAX_TRANSFER: Final = 8 << 30
 
 MAX_PARTS: Final = 1 << 20
 _MAX_HOLES: Final = 65_536
+_ADOPT_FROM: Final = 256 * 1024  # a smaller part would keep all of its chunk in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class Assembly:
         max_bytes: most bytes that the parts may have together.
         into: buffers to receive into, one a part, of exactly these sizes; None allocates.
         allocate: makes a buffer of n bytes (`BufferPool.take` to reuse memory).
+        adopt: what is given to `accept` will not change, so a large part that comes in one chunk is kept as
+            it is, without a copy (and read-only).
 
     Raises:
         WireError: the sizes are too many, negative, or larger than `max_bytes` together.
@@ -102,11 +105,13 @@ class Assembly:
         max_bytes: int = MAX_TRANSFER,
         into: Sequence[memoryview] | None = None,
         allocate: Callable[[int], memoryview] = empty,
+        adopt: bool = False,
     ) -> None:
         self.sizes = check_sizes(sizes, max_bytes=max_bytes)
         self._starts = [0, *accumulate(self.sizes)]
         self._missing = list(self.sizes)
         self._allocate = allocate
+        self._adopt = adopt
         self._buffers: list[memoryview | None] = [None] * len(self.sizes)
         if into is not None:
             if tuple(len(buffer) for buffer in into) != self.sizes:
@@ -172,14 +177,18 @@ class Assembly:
             offset = low + taken - self._starts[part]
             here = min(self.sizes[part] - offset, end - taken)
             if here:
-                target = self.part(part)
-                if here < len(target):
-                    target = target[offset : offset + here]
-                copy_into(target, view[taken : taken + here])
+                self._store_part(part, offset, view[taken : taken + here])
                 self._missing[part] -= here
                 if not self._missing[part]:
                     completed.append(part)
             taken, part = taken + here, part + 1
+
+    def _store_part(self, part: int, offset: int, view: memoryview) -> None:
+        if self._adopt and len(view) == self.sizes[part] >= _ADOPT_FROM and self._buffers[part] is None:
+            self._buffers[part] = view.toreadonly()
+            return
+        target = self.part(part)
+        copy_into(target if len(view) == len(target) else target[offset : offset + len(view)], view)
 
     def _claim(self, low: int, high: int) -> list[tuple[int, int]]:
         """Marks [low, high) as received and returns the ranges of it that are new."""

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,3 +84,24 @@ def test_a_restart_from_the_beginning_and_from_nonsense() -> None:
         sending.restart([(0, 5)])
     with pytest.raises(WireError, match="begin, end"):
         read_states([TransferState(call=1, missing=[1])])
+
+
+@pytest.mark.parametrize("call", [1, 200, 70_000, 1 << 40])
+@pytest.mark.parametrize("part", [0, 1])
+def test_data_begins_where_arrays_may_begin(call: int, part: int) -> None:
+    sizes = [300_000, CHUNK_BYTES]
+    sending = Sending((call, True), sizes, [bytes(size) for size in sizes])
+    messages = [sending.next_message() for _ in sizes]
+    chunk, data = codec.decode(messages[part], Chunk)
+    assert chunk.part == part
+    assert np.frombuffer(data, np.uint8).ctypes.data % 16 == 0
+
+
+def test_a_part_that_comes_in_one_chunk_is_not_copied() -> None:
+    message = bytes(CHUNK_BYTES)
+    assembly = Assembly([CHUNK_BYTES, 10], adopt=True)
+    assert assembly.accept(0, 0, memoryview(message)) == [0]
+    assert assembly.part(0).obj is message and assembly.part(0).readonly
+    assert assembly.accept(0, 0, memoryview(message)) == []
+    assert assembly.accept(1, 0, memoryview(message)[:10]) == [1]
+    assert assembly.part(1).obj is not message

@@ -426,6 +426,7 @@ class Chunk(_message.Message):
     REPLY_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     session: _builtins.bytes
     """Session is set on the first chunk of a stream, which carries no data."""
@@ -439,6 +440,8 @@ class Chunk(_message.Message):
     """Part is the index of the part."""
     offset: _builtins.int
     """Offset of the data in its part, in bytes."""
+    padding: _builtins.bytes
+    """Padding is skipped; it makes the data begin where arrays may begin in the receiver's memory."""
     data: _builtins.bytes
     """Data of the chunk, at most 1 MiB."""
     def __init__(
@@ -450,11 +453,12 @@ class Chunk(_message.Message):
         reply: _builtins.bool = ...,
         part: _builtins.int = ...,
         offset: _builtins.int = ...,
+        padding: _builtins.bytes = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "connection", b"connection", "data", b"data", "offset", b"offset", "part", b"part", "reply", b"reply", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "connection", b"connection", "data", b"data", "offset", b"offset", "padding", b"padding", "part", b"part", "reply", b"reply", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
