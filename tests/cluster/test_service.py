@@ -1,5 +1,6 @@
 """A service from its flags to its exit: bad flags, the order of its first lines, health, draining."""
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.cluster.process import ServiceProcess
 from psframework.cluster.service import LateHandlers, reachable
 from psframework.errors import PeerLost
+from psframework.rpc.process import cores
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,36 @@ async def test_modules_are_imported_at_the_start(tmp_path: Path) -> None:
         assert process.output[0] == "imported as mine"
     finally:
         await process.stop(5)
+
+
+async def test_threads_and_allocator_as_seen_from_inside(tmp_path: Path) -> None:
+    """N services on one machine: BLAS threads and allocator are set, not left to chance."""
+    tell = "from psframework.rpc.process import facts\nprint('facts', json.dumps(facts()), flush=True)"
+    (tmp_path / "tell.py").write_text(f"import json\n{tell}")
+    arguments = ["--import", "tell", "--local-processes", "2"]
+    environment = {"PYTHONPATH": path_with(tmp_path)}
+    shards = [
+        ServiceProcess(f"shard-{index}", "services.parameter_server", arguments, environment=environment)
+        for index in range(2)
+    ]
+    try:
+        for shard in shards:
+            shard.start()
+        for shard in shards:
+            await shard.wait_serving(30)
+            told = json.loads(shard.output[0].removeprefix("facts "))
+            assert told["blas_threads"] == max(1, cores() // 2)
+            assert told["allocator"] == "tuned"
+            assert told["large_blocks_return_to_kernel"] in (False, None)
+            assert told["switch_interval"] <= 0.0005
+    finally:
+        for shard in shards:
+            await shard.stop(5)
+
+
+def test_local_clusters_tell_their_processes_how_many_they_are(local: LocalCluster) -> None:
+    arguments = local.processes["parameter-server-0"].arguments
+    assert arguments[arguments.index("--local-processes") + 1] == "1"
 
 
 def path_with(folder: Path) -> str:
