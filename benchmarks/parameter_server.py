@@ -83,7 +83,9 @@ def ours(size: int) -> None:
         local, connection, cluster = runner.run(enter())
         if os.environ.get("PSF_BENCH_PIN", "1") != "0":
             pin(0)
-            cores = sorted(os.sched_getaffinity(0)) if os.cpu_count() == 1 else list(range(os.cpu_count() or 1))
+            cores = (
+                sorted(os.sched_getaffinity(0)) if os.cpu_count() == 1 else list(range(os.cpu_count() or 1))
+            )
             os.sched_setaffinity(local.processes["parameter-server-0"].pid, {cores[1 % len(cores)]})
 
         def case(make: Callable[[], Optimizer]) -> Callable[[], float]:
@@ -101,10 +103,13 @@ def ours(size: int) -> None:
 
 def main() -> int:
     """Prints the table; 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_torch_argument(parser)
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=25_000_000)
+    parser.add_argument("--cases", default="sgd,adam,tcp_sgd,tcp_adam", help="which rows, by comma")
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
@@ -118,6 +123,9 @@ def main() -> int:
         ("inline,striped,shm", "default", ["sgd", "adam"]),
         ("inline,striped", "uv", ["tcp_sgd", "tcp_adam"]),
     ):
+        cases = [case for case in cases if case in options.cases.split(",")]
+        if not cases:
+            continue
         sides = [Side("psframework", mine, {"PSF_LANES": lanes})]
         if options.torch_python:
             sides.append(Side("torch RPC", [*torch_side, transport], size))
@@ -129,7 +137,8 @@ def main() -> int:
             for side in sides:
                 side.__exit__(None, None, None)
     print(f"push and pull of {options.parameters / 1e6:g}M float32, 1 trainer, 1 shard")
-    return 0 if report(figures, ROWS, ours="psframework", peers=["torch RPC"]) else 1
+    rows = [row for row in ROWS if row.case in figures]
+    return 0 if report(figures, rows, ours="psframework", peers=["torch RPC"]) else 1
 
 
 if __name__ == "__main__":

@@ -69,6 +69,8 @@ class ModelMemory:
         self._tensors = [by_name[field.spec.name] for field in self.layout.fields]
         stride = -(-self.layout.nbytes // PAGE) * PAGE
         self.segment = Segment.create(4 * stride) if shared else None
+        if self.segment is not None:
+            self.segment.touch()  # so that the first step does not wait for the kernel to map it
         whole: Array = (
             np.frombuffer(self.segment.buffer, np.uint8) if self.segment else np.zeros(4 * stride, np.uint8)
         )
@@ -111,15 +113,14 @@ class ModelMemory:
         """Takes the gradients: afterwards every `grad` is None, and the other arena collects.
 
         Returns:
-            The arena with the gradients, and which parameters (by their place in the layout) have one; the
-            others are zero in it.
+            The arena with the gradients, and which parameters (by their place in the layout) have one; what
+            is in the place of the others must be cleared if it is sent.
         """
         arena = self._gradients[self._filling]
         present = set()
         for index, (tensor, view) in enumerate(zip(self._tensors, arena.views)):
             gradient = tensor.grad
             if gradient is None:
-                view[...] = 0
                 continue
             if gradient is not view:
                 view[...] = asnumpy(gradient)

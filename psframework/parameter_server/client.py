@@ -22,6 +22,7 @@ from psframework.parameter_server.partition import Partitioner
 from psframework.parameter_server.policy import BSP, Policy, policy_spec
 from psframework.parameter_server.registry import table_name
 from psframework.proto.v1 import parameter_server_pb2 as pb
+from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
 
 __all__ = ["OpenOptions", "ParameterServer", "open_parameter_server"]
@@ -72,7 +73,8 @@ async def open_parameter_server(
     table = table_name(request.job, request.model)
     try:
         reply = await call_keeper(runtime, "Register", request, pb.RegisterReply, deadline)
-        memory = _memory(parameters, shared=await _sees_our_memory(runtime, table, reply, deadline))
+        shared = await _sees_our_memory(runtime, table, reply, deadline)
+        memory = await compute(_memory, parameters, shared=shared)
         try:
             handle = ParameterServer(runtime, memory, reply, table, reader=request.reader)
             await handle.open(reply.initialize, deadline)

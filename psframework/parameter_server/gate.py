@@ -122,6 +122,10 @@ class Gate(ABC):
         self.trainer(writer)
         return False
 
+    def stands_still(self, writer: int) -> bool:
+        """Whether no step is closed between the release of this writer's pull and its next push."""
+        return False
+
     def publish(self, roster: Roster) -> bool:
         """Takes a newer roster; False if a newcomer's first step is closed already.
 

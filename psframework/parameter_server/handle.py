@@ -25,6 +25,7 @@ from psframework.parameter_server.messages import (
 from psframework.parameter_server.partition import Partition, covered
 from psframework.parameter_server.policy import BSP, policy_from_spec
 from psframework.proto.v1 import parameter_server_pb2 as pb
+from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
 from psframework.wire.compress import Compression, parse
 from psframework.wire.lanes import Lane, LaneStats
@@ -210,7 +211,7 @@ class ParameterServer:
         """Moves the model into shared memory where it can be, and sends or gets its first values."""
         for link in self._links:
             await link.share(self._memory.segment, deadline)
-        self._memory.bind()
+        await compute(self._memory.bind)
         if not initialize:
             await self._pull(deadline)
             return
@@ -235,6 +236,12 @@ class ParameterServer:
         arena, present = self._memory.take()
         self._sequence += 1
         partitions = self._covering(present)
+        if partitions:
+            for index, field_ in enumerate(self._memory.layout.fields):
+                if index not in present and any(
+                    p.index in partitions for p in covered(field_, self._partitions)
+                ):
+                    arena.views[index][...] = 0
         gradients = Gradients(self._sequence, self.step, arena, partitions, kept, method)
         self._pending = _Pending(gradients)
 

@@ -65,6 +65,10 @@ class Rounds(Gate):
     def released(self, writer: int, step: int) -> bool:
         return self.reader(writer) or self._next >= step
 
+    def stands_still(self, writer: int) -> bool:
+        # Every step needs this trainer's word, which it gives after it has pulled.
+        return not self._sealed_only and not self.reader(writer)
+
     def ready(self, now: float) -> Round | None:
         if self.roster.held or not self.roster.ready or self.paused(now):
             return None

@@ -36,6 +36,8 @@ from psframework.wire.compress import Compression, parse, wire_dtype
 from psframework.wire.memory import BufferPool
 
 COORDINATOR: Final = frozenset({"coordinator"})
+Part = Callable[[int], memoryview]
+"""The bytes of the partition at a position."""
 
 
 class ShardServicer:
@@ -104,10 +106,10 @@ class ShardServicer:
     async def pull(self, request: pb.PullRequest, call: Call) -> pb.PullReply:
         """Answers with what changed."""
         host = self._ready(request.table, request.writer, call)
-        waiting, buffer = self._waiting(host, request, call)
+        waiting, part = self._waiting(host, request, call)
         await host.pull(waiting, call.deadline, request.committed)
         reply = _pull_reply(host, waiting, request.committed)
-        _reply_parts(host.table, waiting.pull, buffer, call)
+        _reply_parts(host.table, waiting.pull, part, call)
         return reply
 
     async def push_pull(self, request: pb.PushPullRequest, call: Call) -> pb.PushPullReply:
@@ -118,10 +120,10 @@ class ShardServicer:
         host = self._ready(push.table, push.writer, call)
         if push.committed:
             host.commit(push.writer, push.committed)
-        waiting, buffer = self._waiting(host, wanted, call)
+        waiting, part = self._waiting(host, wanted, call)
         outcome = await host.push_pull(self._push(host, push, call), waiting, call.deadline)
         reply = _pull_reply(host, waiting, push.step + 1)
-        _reply_parts(host.table, waiting.pull, buffer, call)
+        _reply_parts(host.table, waiting.pull, part, call)
         push_reply = pb.PushReply(outcome=outcome_to_message(outcome), next_step=host.gate.next_step)
         return pb.PushPullReply(push=push_reply, pull=reply)
 
@@ -250,16 +252,24 @@ class ShardServicer:
 
         return Push(request.writer, request.sequence, request.step, receive, kept)
 
-    def _waiting(self, host: Host, request: pb.PullRequest, call: Call) -> tuple[Waiting, memoryview | None]:
-        """The pull, and the memory that it is written to if not the caller's."""
-        buffer = None
+    def _waiting(self, host: Host, request: pb.PullRequest, call: Call) -> tuple[Waiting, Part | None]:
+        """The pull, and where the parts of its reply lie; None if it is written to the caller's memory."""
+        table = host.table
+        sink: Source | None = None
+        part: Part | None = None
         if request.HasField("place"):
-            sink = _arena(host.table, request.place, call)
+            sink = _arena(table, request.place, call)
+        elif host.gate.stands_still(request.writer):
+            part = table.part
         else:
-            buffer = self._pool.take(host.table.parameter_bytes)
-            sink = Arena.packed(host.table.partitions, buffer)
+            buffer, offsets = self._pool.take(table.parameter_bytes), table.packed_offsets
+            sink = Arena.packed(table.partitions, buffer)
+
+            def part(position: int) -> memoryview:
+                return buffer[offsets[position] : offsets[position] + table.partitions[position].nbytes]
+
         pull = Pull(tuple(request.versions), sink)
-        return Waiting(request.writer, request.number, request.step, pull), buffer
+        return Waiting(request.writer, request.number, request.step, pull), part
 
 
 def _positions(table: Table, indices: Iterable[int]) -> list[int]:
@@ -304,13 +314,12 @@ def _cut(view: memoryview, partitions: Sequence[Partition], compression: Compres
     return views
 
 
-def _reply_parts(table: Table, pull: Pull, buffer: memoryview | None, call: Call) -> None:
+def _reply_parts(table: Table, pull: Pull, part: Part | None, call: Call) -> None:
     """One part for each partition here, so that the caller knows where each belongs; empty if unchanged."""
-    if buffer is None or not pull.changed:
+    if part is None or not pull.changed:
         return
-    changed, offsets = set(pull.changed), table.packed_offsets
-    ends = [o + p.nbytes if i in changed else o for i, (o, p) in enumerate(zip(offsets, table.partitions))]
-    call.reply_parts([buffer[begin:end] for begin, end in zip(offsets, ends)])
+    changed = set(pull.changed)
+    call.reply_parts([part(p) if p in changed else b"" for p in range(len(table.partitions))])
 
 
 def _pull_reply(host: Host, waiting: Waiting, committed: int) -> pb.PullReply:

@@ -116,6 +116,10 @@ class Table:
         """The parameters of one partition, shared."""
         return self._values.array(self._piece(position, position + 1))
 
+    def part(self, position: int) -> memoryview:
+        """The bytes of one partition's parameters, shared."""
+        return self.values(position).view(np.uint8).data
+
     def state(self, position: int) -> dict[str, Array]:
         """The optimizer's slots of one partition, shared."""
         return self._slots(self._piece(position, position + 1))

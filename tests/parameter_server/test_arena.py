@@ -69,7 +69,6 @@ def test_backward_writes_into_the_arena_and_taking_empties_grad(bound):
     other, present = memory.take()
     assert other is not arena
     assert present == {0}
-    assert np.all(other.views[1] == 0)
 
 
 def test_assigned_gradients_are_copied(bound):

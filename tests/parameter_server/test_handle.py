@@ -155,6 +155,19 @@ async def test_missing_gradients_leave_their_partitions_alone(made: Servers):
             assert ps.step == 2
 
 
+async def test_a_parameter_without_a_gradient_is_zero_where_its_partition_travels(made: Servers):
+    async with made.trainer() as runtime:
+        model, ps = await opened(runtime, ASP())
+        async with ps:
+            for _ in range(3):  # stale gradients lie in both arenas by now
+                model.fill(1.0)
+                await ps.push_pull()
+            model.tiny.grad = np.ones(2, np.float32)
+            await ps.push_pull()
+            assert np.all(model.tiny.data == -4)
+            assert np.all(model.big.data == -3)
+
+
 async def test_only_what_changed_travels(made: Servers):
     async with made.trainer() as runtime:
         model, ps = await opened(runtime, ASP(), size=400_000)
