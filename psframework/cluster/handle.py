@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from psframework.errors import ArgumentError, ContextClosed, PsfError
 from psframework.membership.client import Membership
 from psframework.membership.view import Member
 from psframework.nn.module import Module
 from psframework.optim.optimizer import Optimizer
+from psframework.parameter_server.client import open_parameter_server
+from psframework.parameter_server.handle import ParameterServer
+from psframework.parameter_server.partition import Partitioner
+from psframework.parameter_server.policy import Policy
 from psframework.rpc.agent import Agent
 from psframework.rpc.deadline import Deadline
 
-if TYPE_CHECKING:
-    from psframework.parameter_server.client import ParameterServer
-    from psframework.parameter_server.partition import Partitioner
-    from psframework.parameter_server.policy import Policy
+_GOODBYE_SECONDS = 0.25  # for telling the coordinator, if it is there
 
 log = logging.getLogger(__name__)
 _current: ContextVar[Cluster | None] = ContextVar("psframework_cluster", default=None)
@@ -118,8 +119,6 @@ class Cluster:
             ModelMismatch: another shape, dtype, rule or policy is registered under the name.
             RendezvousTimeout: the cluster has no parameter server.
         """
-        from psframework.parameter_server.client import open_parameter_server
-
         self._check_open()
         handle = await open_parameter_server(
             self,
@@ -145,15 +144,20 @@ class Cluster:
         if self._closed:
             return
         self._closed = True
+        deadline = Deadline.after(timeout if graceful else 0.0)
         try:
             if graceful:
-                async with asyncio.timeout(timeout):
-                    await self._close_handles()
-        except TimeoutError:
-            log.warning("%s: not everything was closed within %g s", self.name, timeout)
+                await self._within(deadline.remaining(), self._close_handles())
         finally:
             await self.agent.close()
-            await self.membership.leave()
+            await self._within(max(deadline.remaining(), _GOODBYE_SECONDS), self.membership.leave())
+
+    async def _within(self, seconds: float, ending: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await ending
+        except TimeoutError:
+            log.info("%s: an end was not confirmed in %.1f s", self.name, seconds)
 
     async def _close_handles(self) -> None:
         while self._handles:
