@@ -84,7 +84,8 @@ def client_security(settings: Settings) -> Security:
     token = settings.token.get_secret_value() if settings.token else None
     if token is None and settings.token_file is None and settings.tls_dir is None:
         token = find_token(settings.coordinator)
-    return Security.from_settings(tls_dir=settings.tls_dir, token=token, token_file=settings.token_file)
+    file = None if token else settings.token_file  # a token that was passed wins over a file
+    return Security.from_settings(tls_dir=settings.tls_dir, token=token, token_file=file)
 
 
 def client_role(settings: Settings) -> str:

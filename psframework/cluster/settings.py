@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    CliSettingsSource,
     EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
@@ -25,11 +26,14 @@ from psframework.errors import ConfigurationError
 from psframework.wire.lanes import parse
 
 PortRange = Annotated[tuple[int, int], NoDecode]
+_METAVARS = {"tuple[str,...]": "A,B,...", "tuple[int,int]": "LOW-HIGH", "SecretStr": "TEXT", "str": "TEXT"}
 Names = Annotated[tuple[str, ...], NoDecode]
 
 
 class Settings(BaseSettings):
     """What every process of a cluster may be told: whom it talks to, and who it is."""
+
+    example: ClassVar[str] = "--coordinator 127.0.0.1:7070"
 
     model_config = SettingsConfigDict(
         env_prefix="PSF_",
@@ -109,7 +113,12 @@ class Settings(BaseSettings):
     def from_command_line(cls, arguments: Sequence[str], program: str) -> Self:
         """As `load`, with the command line on top. `--help` and unknown flags end the process as usual."""
         try:
-            return cls(_cli_parse_args=list(arguments), _cli_prog_name=program)
+            source: CliSettingsSource[Any] = CliSettingsSource(cls, cli_prog_name=program)
+            parser = source.root_parser
+            parser.epilog = f"example: {program} {cls.example}"
+            for action in parser._actions:  # its own metavars are Python types
+                action.metavar = _METAVARS.get(str(action.metavar), action.metavar)
+            return cls(_cli_settings_source=source(args=list(arguments)))
         except (ValidationError, SettingsError, ValueError) as error:
             raise ConfigurationError(_explain(error)) from error
 
@@ -131,6 +140,8 @@ class ServiceSettings(Settings):
 
 class CoordinatorSettings(ServiceSettings):
     """Flags of the coordinator."""
+
+    example = "--bind 127.0.0.1:7070 --state state.sqlite"
 
     state: Path | None = Field(
         None, description="SQLite file that keeps the cluster's state; default: a temporary file, or with a "

@@ -14,10 +14,10 @@ from psframework.cli.demo.dashboard import Dashboard
 from psframework.cli.demo.progress import Progress
 from psframework.cluster.local import LocalCluster, LocalOptions
 from psframework.cluster.process import ServiceProcess
-from psframework.errors import PeerLost
+from psframework.errors import DeadlineExceeded, PeerLost
 
 _TRAINER = "psframework.cli.demo.trainer"
-_LIMIT_SECONDS = 600.0
+_SILENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ async def run_demo(options: DemoOptions, console: Console) -> Progress:
     async with LocalCluster(LocalOptions(options.parameter_servers, options.lanes)) as local:
         with Dashboard(progress, console) as dashboard:
             run = _Run(options, progress, dashboard, local.address)
-            async with asyncio.timeout(_LIMIT_SECONDS):
-                await run.trainers()
+            await run.trainers()
     return progress
 
 
@@ -66,13 +65,22 @@ class _Run:
         }
         self._victim = f"trainer-{options.trainers - 1}" if options.kill else ""
         self._killed = False
+        self._patience = asyncio.timeout(None)
 
     async def trainers(self) -> None:
-        """Starts all trainers and waits for their ends."""
+        """Starts all trainers and waits for their ends.
+
+        Raises:
+            DeadlineExceeded: nobody reported anything for two minutes.
+        """
         try:
             for process in self._processes.values():
                 process.start()
-            await asyncio.gather(*(self._watch(process) for process in self._processes.values()))
+            async with asyncio.timeout(_SILENCE_SECONDS) as self._patience:
+                await asyncio.gather(*(self._watch(process) for process in self._processes.values()))
+        except TimeoutError:
+            states = ", ".join(f"{own.name}: step {own.step}" for own in self._progress.trainers.values())
+            raise DeadlineExceeded(f"no progress for {_SILENCE_SECONDS:g} s ({states})") from None
         finally:
             await asyncio.gather(*(process.stop(3.0) for process in self._processes.values()))
 
@@ -99,6 +107,7 @@ class _Run:
         """One line of a trainer's output, on the loop."""
         if not self._progress.accept_line(line, time.monotonic()):
             return
+        self._patience.reschedule(self._loop.time() + _SILENCE_SECONDS)
         half = (self._options.first_step + self._options.total_steps) // 2
         if self._victim and not self._killed and self._progress.step >= half:
             self._kill(self._processes[self._victim])
