@@ -41,8 +41,8 @@ class PeerInfo:
 class Incoming:
     """A bulk payload that may still be arriving.
 
-    Views stay valid for as long as anything refers to them; on the shared-memory lane a view pins memory of
-    the sender, so copy what is kept beyond the call.
+    Views are to be read, not written. They stay valid for as long as anything refers to them, also in another
+    thread; in shared memory a view pins memory of the sender, so copy what is kept beyond the call.
 
     Attributes:
         sizes: lengths of the parts in bytes.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from psframework.rpc.bulk import Bulk
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.frames import Frame
 from psframework.rpc.payload import NOTHING, Outgoing, Sender
-from psframework.rpc.segments import Segments, lend
+from psframework.rpc.segments import Segments, lend, on_loop
 from psframework.rpc.status import detail_to_error
 from psframework.rpc.stream import Port
 from psframework.rpc.timers import Alarms
@@ -50,8 +49,8 @@ class Pending:
 class Calls:
     """Outgoing calls of one session, by id.
 
-    A call stays here until its reply has come, also if nobody waits any more: only then is it sure that
-    the other end no longer touches its payload.
+    A call stays here until its reply has come, also if nobody waits any more. Its payload on the striped lane
+    is kept as long; in shared memory until the other end says that nothing there refers to it.
 
     Args:
         port: the way out.
@@ -72,6 +71,7 @@ class Calls:
         self._peer = peer
         self._max_payload = max_payload
         self._pending: dict[int, Pending] = {}
+        self._placed: dict[int, Outgoing] = {}  # requests in shared memory, until the other end frees them
         self._last = 0
         self._alarms = Alarms(self._expire)
 
@@ -128,6 +128,12 @@ class Calls:
         if pending is not None and pending.cost:
             self._refuse(pending, detail_to_error(frame.error))
 
+    def free(self, call: int) -> None:
+        """The other end reads the payload of a request no more."""
+        payload = self._placed.pop(call, None)
+        if payload is not None:
+            payload.free()
+
     def fail(self, reason: str, message: str) -> None:
         """The peer is lost: every call ends with PeerLost, which says whether it may have run."""
         sent = self._port.session.sent
@@ -155,6 +161,8 @@ class Calls:
         self._sender.count(payload)
         if payload.lane == frames.STRIPED:
             self._bulk.send((pending.call, False), pending.number, payload.sizes, payload.parts)
+        elif payload.lane == frames.SHM:
+            self._placed[pending.call] = payload
 
     # Replies
 
@@ -162,11 +170,8 @@ class Calls:
         """The call is over for the other end, so its request needs to be kept no longer."""
         del self._pending[pending.call]
         self._alarms.discard(pending.call, pending.tick)
-        payload = pending.payload
-        if payload is not NOTHING:
-            if payload.lane == frames.STRIPED:
-                self._bulk.drop((pending.call, False))
-            payload.free()
+        if pending.payload.lane == frames.STRIPED:
+            self._bulk.drop((pending.call, False))
 
     def _reply_now(self, pending: Pending, frame: Frame, header: bytes, lane: int) -> None:
         future = pending.future
@@ -219,12 +224,7 @@ class Calls:
             self._finish(pending)
             pending.future.set_result((response, []))
             return
-        loop, call = asyncio.get_running_loop(), pending.call
-
-        def released() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: so is the session
-                loop.call_soon_threadsafe(self._release, call)
-
+        released = on_loop(self._release, pending.call)
         self._port.session.consumed += pending.cost
         self._settle(pending)
         pending.future.set_result((response, lend(views, released)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError, Message
@@ -18,7 +18,7 @@ from psframework.rpc.failures import log_failure
 from psframework.rpc.frames import Frame
 from psframework.rpc.identity import authorize
 from psframework.rpc.replies import Replies
-from psframework.rpc.segments import Segments
+from psframework.rpc.segments import Segments, lend, on_loop
 from psframework.rpc.service import Handler, MethodTable
 from psframework.rpc.stream import Port
 from psframework.rpc.timers import Alarms
@@ -157,7 +157,8 @@ class Dispatcher:
         if lane == frames.INLINE:
             return Incoming(sizes, [memoryview(part) for part in frame.parts])
         if lane == frames.SHM:
-            return Incoming(sizes, self._segments.views(frame.segment, frame.offsets, sizes))
+            views = self._segments.views(frame.segment, frame.offsets, sizes)
+            return Incoming(sizes, lend(views, on_loop(self._free, frame.call)))
         payload = Incoming(sizes)
         self._bulk.expect((frame.call, False), sizes, payload.feed, _nothing)
         return payload
@@ -194,9 +195,7 @@ class Dispatcher:
                 raise asyncio.CancelledError
             response = await handler(message, call)  # type: ignore[misc]
             if call.reply_sizes:
-                # A caller frees shared memory when the reply comes, so nothing may read it after that.
-                stream = isinstance(call.reply, AsyncIterator) and running.lane != frames.SHM
-                await self._replies.bulk(running.number, response, call, stream=stream)
+                await self._replies.bulk(running.number, response, call)
             else:
                 self._replies.plain(running.number, response, alone=len(self._running) == 1)
         except asyncio.CancelledError:
@@ -213,6 +212,9 @@ class Dispatcher:
         seconds = time.monotonic() - running.began if running.began else 0.0
         log_failure(running.method[:200], self._peer.info.name, error, seconds)
 
+    def _free(self, number: int) -> None:
+        self._port.post(Frame(kind=frames.FREE, call=number))  # type: ignore[arg-type]
+
     def _fail(self, running: Running, error: Exception) -> None:
         self._log(running, error)
         self._replies.error(running.number, error)
@@ -222,11 +224,19 @@ class Dispatcher:
         self._port.session.consumed += running.cost
         if running.lane == frames.STRIPED:
             self._bulk.forget((running.number, False))
+        elif running.lane == frames.SHM and running.payload is NO_PAYLOAD:
+            self._free(running.number)  # refused before anything looked at it
+        running.payload = NO_PAYLOAD
+        running.task = None  # with its traceback it would be a cycle that keeps the payload alive
         if self._running.pop(running.number, None) is not None:
             self._alarms.discard(running.number, running.tick)
         link = self._port.link
         if link is not None:
             link.wake()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _late(handler: Handler) -> Handler:
@@ -252,7 +262,3 @@ def _finished(response: Message) -> Handler:
         return response
 
     return run
-
-
-def _nothing() -> None:
-    pass

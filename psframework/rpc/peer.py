@@ -297,6 +297,8 @@ class Peer:
             self._dispatcher.cancel(frame.call)
         elif kind == frames.RELEASE:
             self._dispatcher.release(frame.call)
+        elif kind == frames.FREE:
+            self._calls.free(frame.call)
         elif kind == frames.ABORT:
             self._calls.abort(frame)
         elif kind == frames.OPEN_STRIPES:

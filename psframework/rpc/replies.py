@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from google.protobuf.message import Message
 
@@ -57,24 +58,21 @@ class Replies:
         frame = Frame(kind=frames.REPLY, call=number, error=detail)  # type: ignore[arg-type]
         self._port.when_admitted(frames.FRAME_COST, _always, lambda: self._post(frame))
 
-    async def bulk(self, number: int, response: Message, call: Call, *, stream: bool) -> None:
-        """Replies with a payload.
+    async def bulk(self, number: int, response: Message, call: Call) -> None:
+        """Replies with the payload that `call` holds; parts of an iterator leave as they are made.
 
-        Args:
-            number: the call.
-            response: the response message.
-            call: holds the parts.
-            stream: whether parts may leave before all of them are made.
+        In shared memory they leave together: one copy of all costs less there than a message for each.
         """
         frame = Frame(kind=frames.REPLY, call=number, header=response.SerializeToString())  # type: ignore[arg-type]
         lanes = self._port.lanes
+        large = sum(call.reply_sizes) > INLINE_BYTES
         if (
-            stream
-            and Lane.STRIPED in lanes
+            isinstance(call.reply, AsyncIterator)
+            and large
             and Lane.SHM not in lanes
-            and sum(call.reply_sizes) > INLINE_BYTES
+            and Lane.STRIPED in lanes
         ):
-            await self._stream(frame, call.reply, call.reply_sizes)  # type: ignore[arg-type]
+            await self._stream(frame, call.reply, call.reply_sizes)
             return
         views = byte_views(await gather_parts(call.reply, len(call.reply_sizes)))
         if [len(view) for view in views] != list(call.reply_sizes):

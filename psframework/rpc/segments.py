@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 import weakref
 from bisect import insort
 from collections.abc import Callable, Sequence
@@ -250,6 +252,20 @@ def lend(views: Sequence[memoryview], on_released: Callable[[], None]) -> list[m
         weakref.finalize(handle, one_less).atexit = False
         lent.append(memoryview(handle.data))
     return lent
+
+
+def on_loop(function: Callable[[int], None], call: int) -> Callable[[], None]:
+    """`function(call)`, in a later turn of the running loop, from whichever thread the result is called."""
+    loop, home = asyncio.get_running_loop(), threading.get_ident()
+
+    def schedule() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the session with it
+            if threading.get_ident() == home:
+                loop.call_soon(function, call)
+            else:
+                loop.call_soon_threadsafe(function, call)
+
+    return schedule
 
 
 def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:

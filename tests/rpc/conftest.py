@@ -35,6 +35,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.ran: list[str] = []
+        self.kept: list[memoryview] = []
         self.cancelled: list[str] = []
         self.started = asyncio.Event()
         self.gate = asyncio.Event()
@@ -54,6 +55,7 @@ class Desk:
             Method("MirrorNow", Chunk, Chunk, self.mirror_now),
             Method("Stream", Chunk, Chunk, self.stream),
             Method("BreakOff", Chunk, Chunk, self.break_off),
+            Method("Keep", Chunk, Chunk, self.keep),
             Method("Segment", UInt64Value, BytesValue, self.segment),
         ]
 
@@ -123,6 +125,10 @@ class Desk:
             raise KeyError("the second part")
 
         call.reply_parts(parts(), [1 << 20, 1 << 20])
+        return Chunk()
+
+    def keep(self, request: Chunk, call: Call) -> Chunk:
+        self.kept += call.payload.whole_now() or []
         return Chunk()
 
     def segment(self, request: UInt64Value, call: Call) -> BytesValue:

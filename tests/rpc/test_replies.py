@@ -39,7 +39,7 @@ class Bench:
                 yield index, bytes(MIB)
 
         self.call.reply_parts(parts(), [MIB] * announced)
-        return asyncio.create_task(self.replies.bulk(1, Chunk(), self.call, stream=True))
+        return asyncio.create_task(self.replies.bulk(1, Chunk(), self.call))
 
     def sent(self) -> list[Any]:
         return [frames.decode_batch(data).frames[0] for data in self.port.session.take()[1]]
@@ -116,4 +116,4 @@ async def test_parts_must_have_the_sizes_that_were_announced() -> None:
 
     bench.call.reply_parts(parts(), [2])
     with pytest.raises(ArgumentError, match="announced"):
-        await bench.replies.bulk(1, Chunk(), bench.call, stream=True)
+        await bench.replies.bulk(1, Chunk(), bench.call)

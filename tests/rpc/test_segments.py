@@ -10,7 +10,7 @@ from google.protobuf.wrappers_pb2 import BytesValue, UInt64Value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psframework.errors import ConfigurationError, PeerLost, WireError
+from psframework.errors import ConfigurationError, NotRegistered, PeerLost, WireError
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.segments import Arena, Segments, lend
 from psframework.testing.faults import FaultyLink
@@ -135,6 +135,24 @@ async def test_what_does_not_fit_takes_the_striped_lane(office: Any) -> None:
     none = await office.peer(name="none", options=office.options(segment_bytes=0))
     await office.send(none, "Sum", [bytes(2 * MIB)])
     assert none.stats.sent[Lane.STRIPED].messages == 1
+
+
+async def test_what_a_handler_keeps_of_a_request_stays_as_it_was(office: Any) -> None:
+    peer = await office.peer()
+    for index in range(4):
+        await office.send(peer, "Keep", [bytes([index]) * MIB])
+    for index, part in enumerate(office.desk.kept):
+        assert bytes(part) == bytes([index]) * MIB
+    del part
+    office.desk.kept.clear()
+    await office.until(lambda: all(arena.is_idle for arena in peer.segments._arenas))
+
+
+async def test_a_payload_for_a_method_that_is_not_there_is_given_back(office: Any) -> None:
+    peer = await office.peer()
+    with pytest.raises(NotRegistered):
+        await office.send(peer, "Nowhere", [bytes(MIB)])
+    await office.until(lambda: all(arena.is_idle for arena in peer.segments._arenas))
 
 
 async def test_a_cancelled_call_keeps_its_memory_until_the_handler_has_ended(office: Any) -> None:

@@ -70,6 +70,8 @@ class _FrameKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FrameKind.V
     """FRAME_KIND_OPEN_STRIPES asks the side that dialled to open the Stripe streams."""
     FRAME_KIND_GOODBYE: _FrameKind.ValueType  # 7
     """FRAME_KIND_GOODBYE ends the session; nothing is resumed after it."""
+    FRAME_KIND_FREE: _FrameKind.ValueType  # 8
+    """FRAME_KIND_FREE: the payload of a request, in shared memory, is no longer read by its receiver."""
 
 class FrameKind(_FrameKind, metaclass=_FrameKindEnumTypeWrapper):
     """FrameKind says what a frame means."""
@@ -90,6 +92,8 @@ FRAME_KIND_OPEN_STRIPES: FrameKind.ValueType  # 6
 """FRAME_KIND_OPEN_STRIPES asks the side that dialled to open the Stripe streams."""
 FRAME_KIND_GOODBYE: FrameKind.ValueType  # 7
 """FRAME_KIND_GOODBYE ends the session; nothing is resumed after it."""
+FRAME_KIND_FREE: FrameKind.ValueType  # 8
+"""FRAME_KIND_FREE: the payload of a request, in shared memory, is no longer read by its receiver."""
 Global___FrameKind: _TypeAlias = FrameKind  # noqa: Y015
 
 @_typing.final
