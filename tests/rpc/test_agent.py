@@ -5,13 +5,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-from psframework.errors import ArgumentError, PeerLost
+from psframework.errors import ArgumentError, PeerLost, PermissionDenied
+from psframework.rpc import certificates
 from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.limits import AgentOptions
+from psframework.rpc.options import server_options
 from psframework.rpc.security import Security
 from psframework.wire.lanes import Lane
 
@@ -97,3 +100,78 @@ async def test_services_can_be_mounted_until_the_server_starts(office: Any) -> N
     assert len(agent.handlers()) == 2
     with pytest.raises(ArgumentError, match="twice"):
         agent.mount(type(office.desk)())
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("certs")
+    certificates.init(root)
+    certificates.init(root / "foreign")
+    return {
+        "office": certificates.issue(root, "server", "office"),
+        "worker": certificates.issue(root, "worker", "client"),
+        "boss": certificates.issue(root, "boss"),
+        "foreign": certificates.issue(root / "foreign", "worker", "client"),
+    }
+
+
+@pytest.fixture
+async def tls_office(office: Any, folders: dict[str, Path]) -> Any:
+    """An office that asks for certificates."""
+    server_security = Security.from_files(folders["office"])
+    server = grpc.aio.server(options=server_options())
+    info = PeerInfo("office", "server", "", 1)
+    agent = Agent(info, security=server_security, services=[office.desk], options=office.options())
+    server.add_generic_rpc_handlers(tuple(agent.handlers()))
+    credentials = server_security.server_credentials()
+    assert credentials is not None
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    async with agent:
+        yield agent, f"127.0.0.1:{port}"
+    await server.stop(0)
+
+
+async def call_over_tls(
+    office: Any,
+    address: str,
+    folder: Path,
+    *,
+    role: str = "worker",
+    name: str = "client",
+    whom: str = "office",
+) -> tuple[str, PeerInfo]:
+    info = PeerInfo(name, role, "", 9)
+    async with Agent(info, security=Security.from_files(folder), options=office.options()) as agent:
+        peer = await agent.connect([address], name=whom, role="server", deadline=Deadline.after(3))
+        return await office.echo(peer, "x", "OnlyBoss" if role == "boss" else "Echo"), peer.info
+
+
+async def test_over_mtls_certificates_prove_who_calls(
+    office: Any, tls_office: Any, folders: dict[str, Path]
+) -> None:
+    agent, address = tls_office
+    answer, info = await call_over_tls(office, address, folders["worker"])
+    assert answer == "x" and info.name == "office"
+    answer, _ = await call_over_tls(office, address, folders["boss"], role="boss", name="anybody")
+    assert answer == "x"
+    assert agent.peers == () or agent.peers[0].info.certificate_name
+
+
+@pytest.mark.parametrize(
+    ("folder", "claim", "words"),
+    [
+        ("worker", {"role": "boss"}, "certificate is of role 'worker'"),
+        ("worker", {"name": "somebody"}, "certificate is for 'client'"),
+        ("foreign", {}, "certificate|TLS"),
+        ("worker", {"whom": "another"}, "certificate|TLS|not here"),
+    ],
+)
+async def test_over_mtls_a_wrong_certificate_is_refused(
+    office: Any, tls_office: Any, folders: dict[str, Path], folder: str, claim: dict[str, str], words: str
+) -> None:
+    _, address = tls_office
+    with pytest.raises((PermissionDenied, PeerLost), match=words):
+        await call_over_tls(office, address, folders[folder], **claim)
+    answer, _ = await call_over_tls(office, address, folders["worker"])
+    assert answer == "x"

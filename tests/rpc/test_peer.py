@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
@@ -185,3 +187,45 @@ async def test_a_request_that_is_too_large_for_a_header(office: Any) -> None:
         await peer.call(
             "/test.Desk/Echo", StringValue(value="x" * (40 << 20)), StringValue, deadline=Deadline.after(5)
         )
+
+
+def resident() -> int:
+    """Resident bytes of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("calls", "nbytes", "lanes"),
+    [(100_000, 0, "inline"), (10_000, 1 << 20, "inline,striped"), (10_000, 1 << 20, "inline,striped,shm")],
+)
+async def test_memory_stays_flat(office: Any, calls: int, nbytes: int, lanes: str) -> None:
+    peer = await office.peer(options=office.options(lanes))
+    part = bytes(nbytes)
+
+    async def some(count: int) -> None:
+        if nbytes:
+            await asyncio.gather(*(office.send(peer, "Mirror", [part]) for _ in range(count)))
+        else:
+            await asyncio.gather(*(office.echo(peer, "x", "EchoLater") for _ in range(count)))
+        office.desk.ran.clear()
+
+    for _ in range(calls // 80):
+        await some(20)
+    before = resident()
+    for _ in range(calls // 80, calls // 20):
+        await some(20)
+    assert resident() - before < 24 << 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lanes", ["inline,striped", "inline,striped,shm"])
+async def test_more_than_2_gib_arrives_with_its_checksum(office: Any, lanes: str) -> None:
+    peer = await office.peer(options=office.options(lanes, segment_bytes=8 << 30))
+    part = np.arange(2_200_000_000 // 8, dtype=np.uint64).view(np.uint8)
+    got: list[int] = []
+    await office.send(peer, "Stream", [memoryview(part)], lambda index, view: got.append(zlib.crc32(view)))
+    assert got == [zlib.crc32(memoryview(part))]
