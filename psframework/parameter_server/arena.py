@@ -1,5 +1,7 @@
 """The client's memory of a model: parameters and gradients in flat arenas that shards read and write.
 
+Parameters on a GPU stay there, and are copied from and to the arenas.
+
 There are two arenas of values: a pull fills the one that is not in use, and then every parameter is pointed
 to it. There are two of gradients: while one is on its way, backward writes into the other.
 """
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array, asnumpy, dtype_from_name, dtype_name
+from psframework.backend import Array, array_like, asnumpy, dtype_from_name, dtype_name
 from psframework.errors import ArgumentError
 from psframework.parameter_server.layout import Layout, ParameterSpec
 from psframework.parameter_server.partition import Partition
@@ -139,11 +141,12 @@ class ModelMemory:
 
     def _point(self) -> None:
         for tensor, view in zip(self._tensors, self.values.views):
-            tensor.data = view
+            tensor.data = view if _on_host(tensor.data) else array_like(view, tensor.data)
 
     def _collect_into(self, number: int) -> None:
         for tensor, view in zip(self._tensors, self._gradients[number].views):
-            tensor.grad_buffer = view
+            if _on_host(tensor.data):  # those of a device are copied when they are taken
+                tensor.grad_buffer = view
 
 
 def parameter_specs(parameters: Sequence[tuple[str, Tensor]]) -> tuple[ParameterSpec, ...]:
@@ -152,3 +155,7 @@ def parameter_specs(parameters: Sequence[tuple[str, Tensor]]) -> tuple[Parameter
         if tensor.node is not None:
             raise ArgumentError(f"parameter {name!r} was computed from other tensors")
     return tuple(ParameterSpec(name, dtype_name(t.data.dtype), tuple(t.shape)) for name, t in parameters)
+
+
+def _on_host(array: Array) -> bool:
+    return isinstance(array, np.ndarray)

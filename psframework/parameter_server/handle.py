@@ -35,6 +35,7 @@ R = TypeVar("R")
 M = TypeVar("M", bound=Message)
 CALL_SECONDS: Final = 60.0
 LEAVE_SECONDS: Final = 2.0
+REMIND_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class Statistics:
         applied, staged, dropped: outcomes of pushes as far as they are known.
         lanes: payload traffic by lane.
         shards: traffic by shard, as bytes (sent, received).
+        saved_bytes: what compression kept from travelling.
     """
 
     pushes: int = 0
@@ -53,6 +55,7 @@ class Statistics:
     outcomes: dict[str, int] = field(default_factory=lambda: {o.value: 0 for o in Outcome})
     lanes: LaneStats = field(default_factory=LaneStats)
     shards: dict[str, tuple[int, int]] = field(default_factory=dict)
+    saved_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -203,7 +206,8 @@ class ParameterServer:
             sent = sum(stats.sent[lane].nbytes for lane in Lane)
             shards[link.shard.name] = (sent, sum(stats.received[lane].nbytes for lane in Lane))
         counts = self._statistics
-        return Statistics(counts.pushes, counts.pulls, dict(counts.outcomes), lanes, shards)
+        saved = sum(link.saved_bytes for link in self._links)
+        return Statistics(counts.pushes, counts.pulls, dict(counts.outcomes), lanes, shards, saved)
 
     # Opening
 
@@ -297,10 +301,30 @@ class ParameterServer:
 
     async def _pull(self, deadline: Deadline) -> None:
         target = self._target()
-        replies = await each(link.pull(target, self.step, self.step, deadline) for link in self._links)
+        pulls = each(link.pull(target, self.step, self.step, deadline) for link in self._links)
+        replies = await (self._reminding(pulls) if self._tells_keeper else pulls)
         self._memory.swap()
         self._statistics.pulls += 1
         self.step = max([self.step, *self._jumps(replies)])
+
+    async def _reminding(self, pulls: Coroutine[Any, Any, R]) -> R:
+        """A coordinator that restarted does not know which steps are complete: tells it while we wait."""
+
+        async def remind() -> None:
+            while True:
+                await asyncio.sleep(REMIND_SECONDS)
+                await self._tell_keeper(self.step - 1, Deadline.after(CALL_SECONDS))
+
+        reminder = asyncio.ensure_future(remind())
+        try:
+            return await pulls
+        finally:
+            reminder.cancel()
+            await asyncio.gather(reminder, return_exceptions=True)
+
+    async def _tell_keeper(self, step: int, deadline: Deadline) -> None:
+        request = pb.CommitStepRequest(table=self._table, writer=self._writer, step=step)
+        await call_keeper(self._runtime, "CommitStep", request, pb.CommitStepReply, deadline)
 
     def _jumps(self, replies: Iterable[pb.PullReply]) -> Iterable[int]:
         """With spares the others may have gone on without us."""
@@ -323,8 +347,7 @@ class ParameterServer:
             return
         step, dropped = pending.gradients.step, Outcome.DROPPED in pending.outcomes
         if self._tells_keeper and not dropped:
-            request = pb.CommitStepRequest(table=self._table, writer=self._writer, step=step)
-            await call_keeper(self._runtime, "CommitStep", request, pb.CommitStepReply, deadline)
+            await self._tell_keeper(step, deadline)
         pending.committed = True
         self.step = max(step + 1, pending.next_step if dropped else 0)
         outcome = Outcome.DROPPED if dropped else next(iter(pending.outcomes), Outcome.STAGED)

@@ -94,9 +94,8 @@ class Host:
 
     @property
     def memory(self) -> int:
-        """Bytes that the table takes, with room for one staged gradient."""
-        table = self.table
-        return table.parameter_bytes + table.state_bytes + max(table.parameter_bytes, table.staged_bytes)
+        """Bytes that the table takes now."""
+        return self.table.parameter_bytes + self.table.state_bytes + self.table.staged_bytes
 
     async def initialize(self, source: Source, positions: Sequence[int]) -> None:
         """Sets first values."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from psframework.errors import PeerLost, PsfError, WireError
+from psframework.errors import PeerLost, PsfError, ResourceExhausted, WireError
 from psframework.membership.client import Membership
 from psframework.parameter_server.arena import Arena
 from psframework.parameter_server.messages import shard_method
@@ -96,6 +96,9 @@ class ShardLink:
         writer: our registration.
         shard: which one.
         partitions: of the model on this shard, in order.
+
+    Attributes:
+        saved_bytes: what compression kept from travelling.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class ShardLink:
         self._segment: Segment | None = None
         self._peer: Peer | None = None
         self._segment_id: int | None = None
+        self.saved_bytes = 0
         self._shared = LaneStats()
         self._versions = [[0] * len(self.partitions), [0] * len(self.partitions)]
 
@@ -208,7 +212,9 @@ class ShardLink:
         if method is Compression.NONE:
             return [gradients.arena.part(p) for p in sent]
         request.compression = method.value
-        return [gradients.arena.narrowed(p, method) for p in sent]
+        parts = [gradients.arena.narrowed(p, method) for p in sent]
+        self.saved_bytes += sum(p.nbytes - len(part) for p, part in zip(sent, parts))
+        return parts
 
     def _pull_request(self, target: Target, step: int, committed: int) -> pb.PullRequest:
         known = self._versions[target.side]
@@ -278,6 +284,10 @@ class ShardLink:
                     on_part=on_part,
                 )
                 return reply
+            except ResourceExhausted as error:
+                if not 0 < error.retry_after < deadline.remaining():
+                    raise
+                await asyncio.sleep(error.retry_after)
             except PeerLost as error:
                 if peer.lost is None and error.reason != "lease":
                     raise

@@ -27,6 +27,7 @@ from psframework.parameter_server.messages import (
 )
 from psframework.parameter_server.partition import Partition
 from psframework.parameter_server.policy import policy_from_spec
+from psframework.parameter_server.registry import wanted_trainers
 from psframework.parameter_server.sources import Arena, Parts, Source, part_array
 from psframework.parameter_server.table import Gradient, Pull, Table
 from psframework.proto.v1 import parameter_server_pb2 as pb
@@ -35,6 +36,7 @@ from psframework.rpc.service import Method
 from psframework.wire.compress import Compression, parse, wire_dtype
 from psframework.wire.memory import BufferPool
 
+RETRY_SECONDS: Final = 0.05
 COORDINATOR: Final = frozenset({"coordinator"})
 Part = Callable[[int], memoryview]
 """The bytes of the partition at a position."""
@@ -44,8 +46,8 @@ class ShardServicer:
     """One parameter-server shard.
 
     Args:
-        memory_limit: bytes that tables may take in all, optimizer state and one staged gradient included;
-            None: no limit.
+        memory_limit: bytes that tables may take in all: parameters, optimizer state and gradients that
+            wait for their step; None: no limit.
         serving: whether this process holds its lease; without it nothing is served.
     """
 
@@ -147,8 +149,9 @@ class ShardServicer:
             return pb.CreateTableReply()
         partitions = [partition_from_message(message) for message in request.partitions]
         rule = rule_from_spec(spec_from_json(request.rule, "update rule"))
-        self._check_room(request.table, partitions, rule)
         policy = policy_from_spec(spec_from_json(request.policy, "policy"))
+        trainers = max(1, wanted_trainers(policy))
+        self._check_room(request.table, partitions, rule, trainers)
         gate = gate_for(policy, request.table, single=request.shards == 1)
         try:
             table = Table(partitions, rule)
@@ -226,16 +229,29 @@ class ShardServicer:
             raise StaleTerm(f"a message of term {term}; term {self._term} has begun")
         self._term = term
 
-    def _check_room(self, name: str, partitions: Sequence[Partition], rule: UpdateRule) -> None:
+    def _check_room(
+        self, name: str, partitions: Sequence[Partition], rule: UpdateRule, trainers: int
+    ) -> None:
         if self._limit is None:
             return
         used = sum(h.memory for n, h in self._hosts.items() if n != name)
         values = sum(p.nbytes for p in partitions)
-        wanted = values * (2 + len(rule.slots()))  # values, slots, and one staged gradient
+        wanted = values * (1 + len(rule.slots()) + trainers)  # each may have a gradient staged
         if used + wanted > self._limit:
             raise ResourceExhausted(
                 f"table {name!r} needs {wanted} bytes here, {used} of {self._limit} are in use: "
                 "add shards, or raise --memory-limit"
+            )
+
+    def _check_staging(self, host: Host, writer: int) -> None:
+        if self._limit is None:
+            return
+        wanted = host.table.needs_room(host.gate.trainer(writer).slot)
+        used = sum(h.memory for h in self._hosts.values())
+        if wanted and used + wanted > self._limit:
+            raise ResourceExhausted(
+                f"no room for another gradient of {host.name!r}: {used} of {self._limit} bytes are in use",
+                retry_after=RETRY_SECONDS,
             )
 
     # Payloads
@@ -247,6 +263,8 @@ class ShardServicer:
         compression = parse(request.compression or "none")
 
         async def receive() -> Gradient:
+            if not kept:
+                self._check_staging(host, request.writer)
             source = await _source(host.table, positions, call, place, compression)
             return Gradient(request.writer, request.sequence, source, frozenset(positions))
 

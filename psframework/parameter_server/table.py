@@ -107,6 +107,10 @@ class Table:
         """Bytes of memory for gradients that wait for their step."""
         return sum(arena.nbytes for arena in (*self._lent.values(), *self._spare))
 
+    def needs_room(self, slot: int) -> int:
+        """Bytes that a copy of this slot's gradient would take beyond what is taken already."""
+        return 0 if slot in self._lent or self._spare else self.parameter_bytes
+
     @property
     def packed_offsets(self) -> Sequence[int]:
         """First byte of each partition where they lie one after the other, by position."""

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import psframework as psf
-from psframework import nn
+import psframework.parameter_server.arena as arena_module
+from psframework import backend, nn
 from psframework.errors import ArgumentError
 from psframework.parameter_server.arena import ModelMemory, parameter_specs
 from psframework.parameter_server.layout import ParameterSpec
@@ -103,3 +104,39 @@ def test_computed_parameters_are_refused():
     with pytest.raises(ArgumentError, match="'y' was computed"):
         parameter_specs([("y", x * 2)])
     assert parameter_specs([("x", x)]) == (ParameterSpec("x", "float64", (2,)),)
+
+
+class DeviceArray(np.ndarray):
+    """Stands for an array on a device: another class, and a module of its own."""
+
+
+class DeviceModule:
+    @staticmethod
+    def asarray(value, dtype=None):
+        return np.array(value, dtype).view(DeviceArray)
+
+    @staticmethod
+    def asnumpy(array):
+        return np.array(array).view(np.ndarray)
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+
+def test_parameters_on_a_device_stay_there(monkeypatch):
+    monkeypatch.setitem(backend._namespaces, DeviceArray, DeviceModule())
+    monkeypatch.setattr(arena_module, "_on_host", lambda array: type(array) is np.ndarray)
+    model = Net()
+    model.w.data = DeviceModule.asarray(model.w.data)
+    memory = ModelMemory(list(model.named_parameters()), shared=False)
+    memory.bind()
+    assert type(model.w.data) is DeviceArray
+    assert model.w.grad_buffer is None
+    model.w.grad = DeviceModule.asarray(np.full((2, 3), 4.0, np.float32))
+    arena, present = memory.take()
+    assert present == {0}
+    assert np.all(arena.views[0] == 4)
+    memory.spare.views[0][...] = 8
+    memory.swap()
+    assert type(model.w.data) is DeviceArray
+    assert np.all(model.w.data == 8)

@@ -14,6 +14,7 @@ from psframework import nn, optim
 from psframework.errors import DeadlineExceeded, Evicted, PsfError, UnknownTable
 from psframework.membership.coordinator import Coordinator
 from psframework.membership.store import MemoryStore
+from psframework.parameter_server import handle
 from psframework.parameter_server.arena import parameter_specs
 from psframework.parameter_server.client import open_parameter_server
 from psframework.parameter_server.handle import ParameterServer
@@ -306,3 +307,23 @@ def test_names_sort_as_people_count():
 
 def _soon() -> Deadline:
     return Deadline.after(10)
+
+
+async def test_with_spares_a_coordinator_that_forgot_is_reminded(made: Servers, monkeypatch):
+    monkeypatch.setattr(handle, "REMIND_SECONDS", 0.05)
+    name = f"net-{next(_names)}"
+    policy = BSP(trainers=2, spares=1)
+    async with made.trainer() as one, made.trainer() as two:
+        (m0, a), _ = await asyncio.gather(opened(one, policy, name), opened(two, policy, name))
+        m0.fill(1.0)
+        cell = made.keeper.models.find(f"default/{name}")
+        commit = made.keeper.commit_step
+
+        async def forget(*_: object) -> None:
+            monkeypatch.setattr(made.keeper, "commit_step", commit)
+
+        monkeypatch.setattr(made.keeper, "commit_step", forget)
+        await a.push_pull(timeout=10)
+        assert cell.committed
+        assert m0.is_all(-1.0)
+        await a.close()

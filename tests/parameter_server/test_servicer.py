@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import numpy as np
 import pytest
@@ -12,12 +14,13 @@ from psframework.errors import (
     NotRegistered,
     PeerLost,
     PermissionDenied,
+    ResourceExhausted,
     StaleTerm,
     UnknownTable,
     WireError,
 )
 from psframework.parameter_server.client import open_parameter_server
-from psframework.parameter_server.policy import ASP
+from psframework.parameter_server.policy import ASP, BSP
 from psframework.parameter_server.servicer import ShardServicer
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.proto.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
@@ -25,6 +28,7 @@ from psframework.rpc.call import Call, PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.status import from_rpc_error
 from psframework.testing.servers import Trainer, servers
+from psframework.wire import shm
 
 TABLE = "default/net"
 
@@ -184,3 +188,33 @@ async def _connect(runtime: Trainer, shard):
         incarnation=shard.incarnation,
         deadline=Deadline.after(10),
     )
+
+
+@pytest.mark.skipif(not shm.available(), reason="needs Linux")
+async def test_without_room_a_push_is_told_to_come_again_and_the_shard_lives_on():
+    model_bytes = 4 * 4096
+    async with servers(1, memory_limit=2 * model_bytes) as made, made.trainer() as one, made.trainer() as two:
+
+        def opened(runtime: Trainer):
+            model = nn.Linear(64, 63, dtype=np.float32)
+            options = {"name": "net", "optimizer": optim.SGD(lr=1.0), "consistency": BSP()}
+            return model, open_parameter_server(runtime, model, **options)
+
+        m0, opening = opened(one)
+        a = await opening
+        m1, opening = opened(two)
+        b = await opening
+        for model in (m0, m1):
+            for parameter in model.parameters():
+                parameter.grad = np.ones_like(parameter.data)
+        await a.push()
+        with pytest.raises(ResourceExhausted, match="no room for another gradient") as caught:
+            await b.push(timeout=0.3)
+        assert caught.value.retry_after > 0
+        pushing = asyncio.ensure_future(b.push(timeout=10))
+        await a.leave()  # its step was complete, so it waits for b, which still has no room
+        made.shards["parameter-server-0"]._limit = None
+        await pushing
+        await b.pull()
+        await a.close()
+        await b.close()
