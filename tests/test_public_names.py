@@ -1,0 +1,126 @@
+"""The names and signatures that users' programs rely on (DESIGN section 5), as far as they are built."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+import psframework as psf
+from psframework import errors
+
+NAMES = {
+    # a cluster
+    "Cluster", "LocalCluster", "compute", "connect", "current_cluster", "local_cluster",
+    # the parameter server
+    "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
+    # tensors and models
+    "Function", "Tensor", "autograd", "data", "enable_grad", "is_grad_enabled", "manual_seed", "nn",
+    "no_grad", "optim", "tensor",
+    # errors
+    "AddressInUse", "ArgumentError", "AutogradError", "CheckpointError", "CollectiveMismatch",
+    "ConfigurationError", "ContextClosed", "ContextMismatch", "DeadlineExceeded", "Evicted", "ModelMismatch",
+    "NameTaken", "NotRegistered", "PeerLost", "PermissionDenied", "PsfError", "RemoteError",
+    "RendezvousTimeout", "ResourceExhausted", "RolledBack", "StaleTerm", "UnknownTable", "WireError",
+    "__version__",
+}  # fmt: skip
+
+# What callers may write. Further keyword-only parameters may follow; these keep name, place and default.
+SIGNATURES: list[tuple[Callable[..., object], str]] = [
+    (
+        psf.connect,
+        "address=None, name=None, job='default', tls=None, token=None, advertise=None, timeout=30.0",
+    ),
+    (psf.local_cluster, "parameter_servers=0, replicas=0, workers=0, stages=0, *, lanes=None"),
+    (psf.Cluster.members, "self"),
+    (psf.Cluster.barrier, "self, name, n"),
+    (psf.Cluster.shutdown, "self, graceful=True, timeout=30.0"),
+    (
+        psf.Cluster.parameter_server,
+        "self, model, name='model', optimizer=None, consistency=None, *, reader=False, keep=False",
+    ),
+    (psf.ParameterServer.pull, "self, *, timeout=None"),
+    (psf.ParameterServer.push, "self, *, timeout=None"),
+    (psf.ParameterServer.push_pull, "self, *, timeout=None"),
+    (psf.ParameterServer.leave, "self"),
+    (psf.ParameterServer.close, "self"),
+    (psf.LocalCluster.restart, "self, name"),
+    (psf.ASP, ""),
+    (psf.BSP, "trainers=None, spares=0, on_loss='continue'"),
+    (psf.SSP, "staleness=0"),
+    (psf.compute, "fn, *args, **kwargs"),
+    (psf.tensor, "data, requires_grad=False"),
+    (psf.manual_seed, "seed"),
+    (psf.current_cluster, ""),
+    (psf.Tensor.backward, "self"),
+    (psf.nn.Linear, "in_features, out_features, bias=True"),
+    (
+        psf.nn.Conv2d,
+        "in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True",
+    ),
+    (psf.nn.functional.cross_entropy, "logits, targets, reduction='mean'"),
+    (psf.nn.functional.linear, "x, weight, bias=None"),
+    (psf.nn.functional.mse_loss, "prediction, target, reduction='mean'"),
+    (psf.optim.SGD, "params=None, lr=0.001, momentum=0, dampening=0, weight_decay=0, nesterov=False"),
+    (psf.optim.Adam, "params=None, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0"),
+    (psf.optim.Adagrad, "params=None, lr=0.01, lr_decay=0"),
+    (psf.data.digits, ""),
+    (psf.data.batches, "x, y, batch_size"),
+    (psf.data.ShardedSampler, "n, rank=0, size=1, seed=0"),
+]
+
+
+def test_names() -> None:
+    assert set(psf.__all__) == NAMES
+    assert len(psf.__all__) == len(NAMES)
+    for name in NAMES:
+        assert getattr(psf, name) is not None
+    assert set(dir(psf)) >= NAMES
+    with pytest.raises(AttributeError, match=r"psframework.*no_such_name"):
+        psf.no_such_name  # noqa: B018
+
+
+def test_every_error_is_public() -> None:
+    declared = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and value.__module__ == errors.__name__
+    }
+    assert declared <= NAMES
+    assert all(issubclass(getattr(psf, name), psf.PsfError) for name in declared)
+
+
+@pytest.mark.parametrize(("function", "expected"), SIGNATURES, ids=lambda v: getattr(v, "__qualname__", ""))
+def test_signatures(function: Callable[..., object], expected: str) -> None:
+    wanted = inspect.signature(eval(f"lambda {expected}: 0"))
+    found = inspect.signature(function).parameters
+    for place, (name, parameter) in enumerate(wanted.parameters.items()):
+        assert name in found, f"{name} is missing"
+        mine = found[name]
+        assert mine.default == parameter.default, f"{name}={mine.default!r}"
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            assert list(found)[place] == name, f"{name} is at another place"
+            assert mine.kind == parameter.kind
+        else:
+            assert mine.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    extra = [p for name, p in found.items() if name not in wanted.parameters]
+    assert all(p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in extra), extra
+
+
+@pytest.mark.parametrize("kind", ["ParameterServer", "LocalCluster"])
+def test_handles_are_async_context_managers(kind: str) -> None:
+    assert {"__aenter__", "__aexit__"} <= set(dir(getattr(psf, kind)))
+
+
+def test_importing_is_quiet_and_needs_no_extra() -> None:
+    """No CuPy, no torch, no matplotlib, and nothing on the terminal."""
+    code = (
+        "import sys, psframework as psf, psframework.nn.functional as F\n"
+        "psf.connect, psf.ParameterServer, psf.nn.Linear, psf.optim.Adam, psf.data.digits\n"
+        "assert not {'cupy', 'torch', 'matplotlib', 'typer'} & set(sys.modules), sorted(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
