@@ -28,6 +28,7 @@ PROOF: Final = 0
 MAX_SEGMENTS: Final = 256
 ALIGN: Final = 64
 SMALLEST: Final = 16 << 20
+MOST_SPARE: Final = 256 << 20
 HANDOVER_SECONDS: Final = 5.0
 COPY_IN_THREAD: Final = 1 << 20  # a copy of 1 MiB takes the loop 0.1 ms
 
@@ -210,7 +211,7 @@ class Segments:
             room = self._budget - sum(arena.segment.nbytes for arena in self._arenas)
             if region is not None or nbytes > room or self._closed or not self._path:
                 return region
-            size = min(room, max(SMALLEST, 2 * nbytes))
+            size = min(room, max(SMALLEST, nbytes + min(nbytes, MOST_SPARE)))
             try:
                 segment = await asyncio.to_thread(_make, size)
                 number = await self.share(segment)

@@ -17,6 +17,7 @@ from psframework.errors import (
     PermissionDenied,
     RemoteError,
 )
+from psframework.proto.v1.call_pb2 import Chunk
 from psframework.rpc.deadline import Deadline
 from psframework.wire.lanes import Lane
 
@@ -227,5 +228,12 @@ async def test_more_than_2_gib_arrives_with_its_checksum(office: Any, lanes: str
     peer = await office.peer(options=office.options(lanes, segment_bytes=8 << 30))
     part = np.arange(2_200_000_000 // 8, dtype=np.uint64).view(np.uint8)
     got: list[int] = []
-    await office.send(peer, "Stream", [memoryview(part)], lambda index, view: got.append(zlib.crc32(view)))
+    await peer.call(
+        "/test.Desk/Stream",
+        Chunk(),
+        Chunk,
+        parts=[memoryview(part)],
+        deadline=Deadline.after(200),
+        on_part=lambda index, view: got.append(zlib.crc32(view)),
+    )
     assert got == [zlib.crc32(memoryview(part))]
