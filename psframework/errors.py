@@ -1,27 +1,27 @@
 """Every exception that psframework raises on purpose.
 
-    PsfError
-    ├── ArgumentError          (ValueError)   a call that can't be right; the caller's fault
-    ├── ConfigurationError     (ValueError)   flags, environment, psf.toml or certificates that don't fit
-    │   └── AddressInUse       (OSError)      the port to bind is taken
-    ├── AutogradError          (RuntimeError) the graph can't be differentiated as asked
-    ├── DeadlineExceeded       (TimeoutError) the deadline passed; the work may still have been done
-    ├── PeerLost               (ConnectionError) a peer died, was cut off or is another incarnation
-    ├── RemoteError                           code of the user raised on the other side
-    ├── NotRegistered          (LookupError)  nobody registered a function or service of that name
-    ├── NameTaken                             a live member already holds the name
-    ├── UnknownTable           (LookupError)  the shard holds no such model or table
-    ├── ModelMismatch          (ValueError)   another shape, dtype, rule or policy is registered
-    ├── ResourceExhausted                     the receiver is full; try again after `.retry_after`
-    ├── PermissionDenied                      wrong certificate, role or token
-    ├── Evicted                               this member's lease ran out; it must join again
-    ├── RolledBack                            state went back to an older step
-    ├── StaleTerm                             a message of an older leader or configuration
-    ├── ContextMismatch, ContextClosed        distributed autograd
-    ├── CollectiveMismatch                    ranks disagree about a collective
-    ├── RendezvousTimeout      (TimeoutError) some members never came
-    ├── CheckpointError        (ValueError)   a file that is damaged, incomplete or of another kind
-    └── WireError              (ValueError)   bytes that are not what the protocol says
+PsfError
+├── ArgumentError          (ValueError)   a call that can't be right; the caller's fault
+├── ConfigurationError     (ValueError)   flags, environment, psf.toml or certificates that don't fit
+│   └── AddressInUse       (OSError)      the port to bind is taken
+├── AutogradError          (RuntimeError) the graph can't be differentiated as asked
+├── DeadlineExceeded       (TimeoutError) the deadline passed; the work may still have been done
+├── PeerLost               (ConnectionError) a peer died, was cut off or is another incarnation
+├── RemoteError                           code of the user raised on the other side
+├── NotRegistered          (LookupError)  nobody registered a function or service of that name
+├── NameTaken                             a live member already holds the name
+├── UnknownTable           (LookupError)  the shard holds no such model or table
+├── ModelMismatch          (ValueError)   another shape, dtype, rule or policy is registered
+├── ResourceExhausted                     the receiver is full; try again after `.retry_after`
+├── PermissionDenied                      wrong certificate, role or token
+├── Evicted                               this member's lease ran out; it must join again
+├── RolledBack                            state went back to an older step
+├── StaleTerm                             a message of an older leader or configuration
+├── ContextMismatch, ContextClosed        distributed autograd
+├── CollectiveMismatch                    ranks disagree about a collective
+├── RendezvousTimeout      (TimeoutError) some members never came
+├── CheckpointError        (ValueError)   a file that is damaged, incomplete or of another kind
+└── WireError              (ValueError)   bytes that are not what the protocol says
 """
 
 from __future__ import annotations
