@@ -1,4 +1,4 @@
-"""The training loop of README against any cluster: PSF_COORDINATOR says where, PSF_TLS_DIR has the certificates.
+"""README's loop against any cluster: PSF_COORDINATOR says where, PSF_TLS_DIR holds the certificates.
 
 psf up                                                   # in one terminal; it prints the address
 PSF_COORDINATOR=127.0.0.1:7070 python examples/train.py  # in others: together they train one model
