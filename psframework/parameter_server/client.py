@@ -14,7 +14,8 @@ from psframework.errors import ArgumentError, PsfError
 from psframework.nn.module import Module
 from psframework.optim.optimizer import Optimizer
 from psframework.parameter_server.arena import ModelMemory, parameter_specs
-from psframework.parameter_server.handle import LEAVE_SECONDS, ParameterServer, call_keeper, each
+from psframework.parameter_server.calls import call_keeper, each
+from psframework.parameter_server.handle import LEAVE_SECONDS, ParameterServer
 from psframework.parameter_server.layout import ParameterSpec
 from psframework.parameter_server.link import Runtime, ShardLink
 from psframework.parameter_server.messages import parameters_to_message, shard_from_message

@@ -12,23 +12,23 @@ from typing import Any, Final, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from psframework.errors import ArgumentError, ContextClosed, PsfError
+from psframework.errors import ArgumentError, ContextClosed, PeerLost, PsfError
 from psframework.parameter_server.arena import ModelMemory
+from psframework.parameter_server.calls import call_keeper, each
 from psframework.parameter_server.dedupe import Outcome
 from psframework.parameter_server.link import Gradients, Runtime, ShardLink, Target
 from psframework.parameter_server.messages import (
-    keeper_method,
     outcome_from_message,
     partition_from_message,
     shard_from_message,
 )
 from psframework.parameter_server.partition import Partition, covered
 from psframework.parameter_server.policy import BSP, policy_from_spec
+from psframework.parameter_server.stats import Statistics
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
 from psframework.wire.compress import Compression, parse
-from psframework.wire.lanes import Lane, LaneStats
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -36,26 +36,6 @@ M = TypeVar("M", bound=Message)
 CALL_SECONDS: Final = 60.0
 LEAVE_SECONDS: Final = 2.0
 REMIND_SECONDS: Final = 2.0
-
-
-@dataclass(slots=True)
-class Statistics:
-    """What a handle has done.
-
-    Attributes:
-        pushes, pulls: finished ones.
-        applied, staged, dropped: outcomes of pushes as far as they are known.
-        lanes: payload traffic by lane.
-        shards: traffic by shard, as bytes (sent, received).
-        saved_bytes: what compression kept from travelling.
-    """
-
-    pushes: int = 0
-    pulls: int = 0
-    outcomes: dict[str, int] = field(default_factory=lambda: {o.value: 0 for o in Outcome})
-    lanes: LaneStats = field(default_factory=LaneStats)
-    shards: dict[str, tuple[int, int]] = field(default_factory=dict)
-    saved_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -199,15 +179,7 @@ class ParameterServer:
 
     def stats(self) -> Statistics:
         """What this handle has done so far; a copy."""
-        lanes, shards = LaneStats(), {}
-        for link in self._links:
-            stats = link.stats
-            lanes.merge(stats)
-            sent = sum(stats.sent[lane].nbytes for lane in Lane)
-            shards[link.shard.name] = (sent, sum(stats.received[lane].nbytes for lane in Lane))
-        counts = self._statistics
-        saved = sum(link.saved_bytes for link in self._links)
-        return Statistics(counts.pushes, counts.pulls, dict(counts.outcomes), lanes, shards, saved)
+        return self._statistics.with_traffic(self._links)
 
     # Opening
 
@@ -229,7 +201,10 @@ class ParameterServer:
     def _turn(self) -> asyncio.Lock:
         if self._closed or self._left:
             raise ContextClosed(f"{self!r} was left or closed: open it again")
-        self._runtime.membership.check()
+        try:
+            self._runtime.membership.check()
+        except PeerLost:
+            pass  # no coordinator for now: whether we still count is the shards' word, not our clock's
         return self._lock
 
     def _freeze(self, *, kept: bool, compression: str | None) -> None:
@@ -368,23 +343,6 @@ class ParameterServer:
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, Exception):
                 log.info("%s: step %d is not confirmed yet: %s", self._table, committed - 1, result)
-
-
-async def call_keeper(
-    runtime: Runtime, method: str, request: Message, reply_type: type[M], deadline: Deadline
-) -> M:
-    """Calls a method of the keeper of models, until the deadline; survives a new coordinator."""
-    line = runtime.membership.line
-    return await line.call(keeper_method(method), request, reply_type, deadline, patient=True)
-
-
-async def each(calls: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
-    """Runs calls side by side, each to its end, then raises the first failure."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]
 
 
 def _held(partitions: Sequence[Partition], shard: int) -> list[Partition]:

@@ -19,7 +19,7 @@ from psframework.rpc.deadline import Deadline
 
 Context = grpc.aio.ServicerContext[object, object]
 DEFAULT_SECONDS = 60.0
-GRACE = 0.2  # seconds by which we give up earlier than the caller, so that our reason arrives
+GRACE = 0.5  # seconds, at most, by which we give up earlier than the caller, so that our reason arrives
 
 
 class KeeperServicer(ModelServiceServicer):
@@ -86,4 +86,6 @@ def _register_reply(admitted: Admitted, term: int) -> pb.RegisterReply:
 
 def _deadline(context: Context) -> Deadline:
     remaining = context.time_remaining()
-    return Deadline.after(DEFAULT_SECONDS if remaining is None else max(0.0, remaining - GRACE))
+    if remaining is None:
+        return Deadline.after(DEFAULT_SECONDS)
+    return Deadline.after(remaining - min(GRACE, 0.3 * remaining))

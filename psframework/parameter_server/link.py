@@ -313,6 +313,7 @@ class ShardLink:
                 self._check_member(error)
                 if deadline.expired:
                     raise
+                await asyncio.sleep(min(PAUSE_SECONDS, deadline.remaining()))
             else:
                 await self._share(peer)
                 return peer

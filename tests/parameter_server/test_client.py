@@ -119,7 +119,7 @@ async def test_partitioners_are_the_first_registrants_choice(two_shards: Servers
 async def test_no_shard_ends_at_the_deadline_and_names_what_is_missing():
     async with servers(0) as made, made.trainer() as one:
         with pytest.raises(RendezvousTimeout, match="no parameter server") as caught:
-            await open_parameter_server(one, Net(), optimizer=SGD, timeout=0.6)
+            await open_parameter_server(one, Net(), optimizer=SGD, timeout=1.0)
         assert caught.value.missing == ("parameter-server",)
 
 

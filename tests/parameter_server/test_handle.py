@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psframework import nn, optim
-from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded
+from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, Evicted, PeerLost
 from psframework.parameter_server.client import open_parameter_server
 from psframework.parameter_server.handle import ParameterServer
 from psframework.parameter_server.policy import ASP, BSP, SSP
@@ -277,3 +277,18 @@ async def test_statistics_and_repr(made: Servers):
         await ps.close()
         assert "closed" in repr(ps)
         assert model.all(-1.0)
+
+
+async def test_an_own_lease_that_lapsed_stops_nothing_but_an_eviction_does(made: Servers, monkeypatch):
+    async with made.trainer() as runtime:
+        _, ps = await opened(runtime, ASP())
+        errors: list[Exception] = [PeerLost("no coordinator renewed it", reason="lease"), Evicted("fenced")]
+
+        def check() -> None:
+            raise errors.pop(0)
+
+        monkeypatch.setattr(runtime.membership, "check", check)
+        await ps.pull()
+        with pytest.raises(Evicted):
+            await ps.pull()
+        await ps.close()
