@@ -2,9 +2,9 @@
 
     python benchmarks/parameter_server.py --torch-python /path/to/python [--reps 5] [--parameters 25000000]
 
-Both sides send the gradients, update on the server (SGD, Adam), and get all parameters back, in one call. Sides
-are interleaved in one run, with the same allocator, pinned alike: trainer on one core, shard on another (with
-PSF_BENCH_PIN=0 neither is), one thread each.
+Both sides send the gradients, update on the server (SGD, Adam), and get all parameters back, in one call.
+Sides are interleaved in one run, with the same allocator, pinned alike: trainer on one core, shard on another
+(with PSF_BENCH_PIN=0 neither is), one thread each.
 """
 
 from __future__ import annotations

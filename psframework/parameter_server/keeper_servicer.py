@@ -86,6 +86,5 @@ def _register_reply(admitted: Admitted, term: int) -> pb.RegisterReply:
 
 def _deadline(context: Context) -> Deadline:
     remaining = context.time_remaining()
-    if remaining is None:
-        return Deadline.after(DEFAULT_SECONDS)
-    return Deadline.after(remaining - min(GRACE, 0.3 * remaining))
+    seconds = DEFAULT_SECONDS if remaining is None else remaining - min(GRACE, 0.3 * remaining)
+    return Deadline.after(seconds)
