@@ -1,0 +1,102 @@
+"""What README and docs show is true: their programs run against `psf up`, their links lead somewhere."""
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from psframework.cluster.process import child_environment
+from psframework.testing.cluster import program
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+UP = """
+    import sys
+    from psframework.cli.app import main
+    sys.exit(main(["up", "--parameter-servers", "2"]))
+"""
+LOCAL = "async with psf.local_cluster(parameter_servers=2) as local, psf.connect(local.address) as cluster:"
+
+
+def readme_program() -> str:
+    """The training loop of README."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return str(block)
+
+
+@pytest.fixture
+async def address(tmp_path: Path) -> AsyncIterator[str]:
+    """A coordinator that `psf up` has started; it ends in order on Ctrl-C."""
+    async with program(tmp_path, "up", UP) as up:
+        line = await up.line("export PSF_COORDINATOR=")
+        yield line.partition("=")[2]
+        up.process.send_signal(signal.SIGINT)
+        assert await up.end(15) == 0
+        assert up.process.output[-1] == "stopping"
+
+
+async def accuracy(script: Path, address: str) -> float:
+    """Runs a trainer, which is told of the cluster by the environment alone; returns what it printed last."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        env=child_environment({"PSF_COORDINATOR": address}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(45):
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert (process.returncode, errors.decode()) == (0, ""), output
+    return float(re.findall(r"accuracy (\d\.\d+)", output.decode())[-1])
+
+
+async def test_the_example_and_readmes_loop_train_one_model_together(address: str, tmp_path: Path) -> None:
+    shown = readme_program()
+    assert shown.count(LOCAL) == 1, "README says: psf.connect() in place of the local cluster"
+    (tmp_path / "readme.py").write_text(shown.replace(LOCAL, "async with psf.connect() as cluster:"))
+    both = await asyncio.gather(
+        accuracy(ROOT / "examples" / "train.py", address), accuracy(tmp_path / "readme.py", address)
+    )
+    assert min(both) > 0.93, both
+
+
+def test_readmes_loop_is_short() -> None:
+    lines = [line for line in readme_program().splitlines() if line.strip()]
+    assert len(lines) <= 25
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            broken.append(target)
+    assert not broken
+
+
+def _anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_files_that_are_named_exist() -> None:
+    """Paths in backticks, such as `rpc/process.py`, are of the checkout, the package or its tests."""
+    roots = [ROOT, ROOT / "psframework", ROOT / "tests"]
+    for page in PAGES:
+        for name in re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|md|toml|txt|yml|proto))`", page.read_text()):
+            assert any((root / name).exists() for root in roots), f"{page.name}: {name}"
