@@ -255,6 +255,8 @@ class Peer:
                 self._calls.reply(frame)
             else:
                 self._control(kind, frame)
+                if self._lost is not None:
+                    return
 
     def fail(self, reason: str, message: str) -> None:
         """The session has ended for good: all that waits ends with PeerLost. Later calls too."""

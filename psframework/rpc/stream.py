@@ -165,6 +165,14 @@ class Link(Duplex):
             self._report.cancel()
             self._report = None
 
+    async def pump(self) -> BaseException | None:
+        """As of Duplex; a write that was started and not taken over is dropped."""
+        try:
+            return await super().pump()
+        finally:
+            if self._started is not None:
+                self._started.drop()
+
     def wake(self, *, now: bool = False) -> None:
         """There is something to write: next turn of the loop, with all that comes till then; or `now`."""
         waiter = self._waiter
@@ -230,8 +238,16 @@ class _Started:
             self._waits_for = writing.send(None)
         except StopIteration:
             self._done = True
+        except asyncio.CancelledError:  # of the stream; it must not look like one of whoever posted the frame
+            self._done, self._error = True, ConnectionError("the stream was cancelled")
         except Exception as error:  # the task that finishes raises it
             self._done, self._error = True, error
+
+    def drop(self) -> None:
+        """The connection has ended, so nobody waits for the outcome."""
+        self._writing.close()
+        if isinstance(self._waits_for, asyncio.Future):
+            self._waits_for.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     @types.coroutine
     def finish(self) -> Generator[Any, Any, None]:

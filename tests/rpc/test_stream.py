@@ -119,3 +119,41 @@ def test_what_waits_for_the_window_goes_in_order_and_only_if_wanted() -> None:
     port.drop_waiting()
     port.give_back(180)
     assert sent == [1, 2, 4]
+
+
+async def test_a_lone_frame_leaves_at_once_and_the_pump_finishes_the_write() -> None:
+    port, pipe = Port(Session()), Pipe()
+    link = Link(pipe, port, lambda data: None)
+    port.attach(link)
+    pump = asyncio.create_task(link.pump())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    pipe.may_write.clear()
+    port.post(cancel(1), alone=True)
+    assert len(pipe.written) == 1  # without a turn of the loop
+    port.post(cancel(2), alone=True)
+    assert len(pipe.written) == 1  # one write at a time
+    pipe.may_write.set()
+    await until(lambda: len(pipe.written) == 2)
+    pipe.may_write.clear()
+    await asyncio.sleep(0)
+    port.post(cancel(3), alone=True)
+    link.close()  # before the pump took the write over
+    assert await pump is None
+
+
+class BrokenPipe(Pipe):
+    async def write(self, message: bytes) -> None:
+        raise OSError("broken")
+
+
+async def test_an_early_write_that_fails_ends_the_link() -> None:
+    port = Port(Session())
+    link = Link(BrokenPipe(), port, lambda data: None)
+    port.attach(link)
+    pump = asyncio.create_task(link.pump())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    port.post(cancel(1), alone=True)
+    assert isinstance(await pump, OSError)
+    assert port.session.kept == 1
