@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sys
 from collections.abc import Sequence
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _status(end)
     except KeyboardInterrupt:
         return 130
+    except asyncio.CancelledError:  # a command that SIGTERM ended
+        return 143
     return 0
 
 

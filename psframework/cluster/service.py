@@ -7,6 +7,7 @@ joined are answered with UNAVAILABLE, which callers retry.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import secrets
 import socket
@@ -33,6 +34,7 @@ from psframework.rpc.service import Service
 
 S = TypeVar("S", bound=ServiceSettings)
 COORDINATOR = "coordinator"
+_LEAVE_SECONDS = 0.75
 
 
 @dataclass
@@ -119,11 +121,19 @@ async def _go_live(role: str, parts: Parts[S], server: Serving, late: LateHandle
     """Joins the cluster, if there is one, and lets calls in."""
     if role != COORDINATOR and parts.settings.coordinator:
         parts.membership = await parts.stack.enter_async_context(_join(parts, role, server.address))
+        parts.stack.push_async_callback(_leave, parts.membership)
     parts.agent = await parts.stack.enter_async_context(_agent(role, parts))
     late.handlers = parts.agent.handlers()
     await server.set_serving(True)
     if parts.membership is not None:
         announce(f"joined as {parts.membership.member.name}")
+
+
+async def _leave(membership: Membership) -> None:
+    """Leaves in good time: a coordinator that is gone too must not keep us from ending within 5 s."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LEAVE_SECONDS):
+            await membership.leave()
 
 
 async def _tell_drain(parts: Parts[S], server: Serving) -> None:

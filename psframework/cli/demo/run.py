@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,9 @@ async def run_demo(options: DemoOptions, console: Console) -> Progress:
     Raises:
         PeerLost: a trainer ended in error, with its last words.
     """
+    task = asyncio.current_task()
+    if task is not None:  # so that SIGTERM ends the processes in order, as Ctrl-C does
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     progress = Progress(total=options.total_steps, first=options.first_step)
     async with LocalCluster(LocalOptions(options.parameter_servers, options.lanes)) as local:
         with Dashboard(progress, console) as dashboard:
@@ -65,7 +69,7 @@ class _Run:
         }
         self._victim = f"trainer-{options.trainers - 1}" if options.kill else ""
         self._killed = False
-        self._patience = asyncio.timeout(None)
+        self._patience: asyncio.Timeout | None = None
 
     async def trainers(self) -> None:
         """Starts all trainers and waits for their ends.
@@ -82,6 +86,7 @@ class _Run:
             states = ", ".join(f"{own.name}: step {own.step}" for own in self._progress.trainers.values())
             raise DeadlineExceeded(f"no progress for {_SILENCE_SECONDS:g} s ({states})") from None
         finally:
+            self._patience = None
             await asyncio.gather(*(process.stop(3.0) for process in self._processes.values()))
 
     async def _watch(self, process: ServiceProcess) -> None:
@@ -107,7 +112,8 @@ class _Run:
         """One line of a trainer's output, on the loop."""
         if not self._progress.accept_line(line, time.monotonic()):
             return
-        self._patience.reschedule(self._loop.time() + _SILENCE_SECONDS)
+        if self._patience is not None:
+            self._patience.reschedule(self._loop.time() + _SILENCE_SECONDS)
         half = (self._options.first_step + self._options.total_steps) // 2
         if self._victim and not self._killed and self._progress.step >= half:
             self._kill(self._processes[self._victim])

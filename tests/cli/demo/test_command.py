@@ -1,9 +1,11 @@
 """`psf demo` as its users run it: it learns, it survives the loss of a trainer, it goes on from a file."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from psframework.cli.demo.command import COMPOSE
@@ -26,6 +28,33 @@ def demo(folder: Path, *arguments: object) -> list[str]:
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
     assert result.stderr == ""
     return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_ends_its_processes(tmp_path: Path, number: int, code: int) -> None:
+    command = [sys.executable, "-P", "-m", "psframework.cli.app", "demo", "--epochs", "500"]
+    demo = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=child_environment(),
+    )
+    assert demo.stdout is not None
+    try:
+        next(line for line in demo.stdout if line.startswith("epoch "))
+        children = psutil.Process(demo.pid).children(recursive=True)
+        assert len(children) == 5
+        demo.send_signal(number)
+        rest = demo.stdout.read()
+        assert demo.wait(20) == code
+        assert "Traceback" not in rest
+        assert psutil.wait_procs(children, timeout=5)[1] == []
+    finally:
+        demo.kill()
+        demo.stdout.close()
+        demo.wait()
 
 
 def accuracy(lines: list[str]) -> float:

@@ -37,10 +37,10 @@ async def test_resuming_registers_the_parameters_bitwise(tmp_path: Path) -> None
     state = {name: array + 1 for name, array in model_arrays(digits_network(3)).items()}
     save_model(tmp_path / "old", ModelFile(state, step=7, epoch=2))
     async with local_cluster(parameter_servers=2) as local:
+        files = {"resume": tmp_path / "old", "save": tmp_path / "new"}
         settings = TrainerSettings.load(
-            coordinator=local.address, resume=tmp_path / "old", save=tmp_path / "new", epochs=1, batch_size=700,
-            learning_rate=1e-30,
-        )  # fmt: skip
+            coordinator=local.address, epochs=1, batch_size=700, learning_rate=1e-30, **files
+        )
         await train(settings)
     new = load_model(tmp_path / "new", state)
     assert (new.step, new.epoch) == (9, 3)
