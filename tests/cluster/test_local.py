@@ -1,5 +1,6 @@
 """Local clusters are real processes: named, killable, restartable on the same port, and gone afterwards."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from psframework.cluster.process import child_environment
 from psframework.cluster.token import find_token
 from psframework.errors import ArgumentError, ConfigurationError, NotRegistered, PeerLost
 from psframework.rpc.deadline import Deadline
+from psframework.testing.cluster import program
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +128,27 @@ def test_a_script_without_a_main_guard_is_not_run_again(tmp_path: Path) -> None:
         check=False,
     )
     assert result.stdout.split() == ["once", "2"], result.stderr
+
+
+async def test_no_service_outlives_the_process_that_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a process that is killed can't remove its folder
+    source = """
+        import asyncio
+        from psframework.cluster.local import local_cluster
+        async def main():
+            async with local_cluster(parameter_servers=2) as local:
+                print("pids", *(process.pid for process in local.processes.values()), flush=True)
+                await asyncio.sleep(60)
+        asyncio.run(main())
+    """
+    async with program(tmp_path, "owner", source) as owner:
+        pids = (await owner.line("pids")).split()[1:]
+        services = [psutil.Process(int(pid)) for pid in pids]
+        owner.process.kill()
+        _, alive = await asyncio.to_thread(psutil.wait_procs, services, 8)
+        assert alive == []
 
 
 async def test_processes_of_a_cluster_share_the_cores(local: LocalCluster) -> None:

@@ -12,10 +12,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from psframework.cluster.connect import connect
 from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.cluster.process import ServiceProcess
 from psframework.cluster.service import LateHandlers, reachable
 from psframework.errors import PeerLost
+from psframework.rpc.deadline import Deadline
 from psframework.rpc.process import cores
 
 
@@ -128,6 +130,29 @@ async def test_sigterm_drains_and_exits_0_in_under_5_seconds() -> None:
             process.send_signal(signal.SIGTERM)
             assert await process.wait(10) == 0
             assert time.monotonic() - began < 5
+
+
+async def test_one_that_was_fenced_ends_and_says_so() -> None:
+    """It may hold what is out of date, and nobody sends it anything: only a new process can join."""
+    async with local_cluster() as local:
+        environment = {"PSF_TOKEN": local.token}
+        arguments = ["--coordinator", local.address, "--name", "shard", "--lease", "1"]
+        shard = ServiceProcess("shard", "services.parameter_server", arguments, environment=environment)
+        shard.start()
+        try:
+            await shard.wait_serving(30, joined=True)
+            shard.send_signal(signal.SIGSTOP)
+            async with connect(local.address, token=local.token) as cluster:
+                gone = await cluster.membership.wait_for(
+                    lambda view: view.find("shard") is None, Deadline.after(10), "the shard to be fenced"
+                )
+                assert gone is None
+            shard.send_signal(signal.SIGCONT)
+            assert await shard.wait(10) == 2
+            assert "error:" in shard.last_words()
+        finally:
+            shard.send_signal(signal.SIGCONT)
+            await shard.stop(5)
 
 
 async def test_health_says_not_serving_until_it_has_joined(local: LocalCluster) -> None:

@@ -120,8 +120,9 @@ def test_a_script_on_the_host_trains_through_both_shards(project: Project) -> No
 
 def test_the_train_profile(project: Project) -> None:
     out = project.compose("--profile", "train", "run", "--rm", "-T", "train", timeout=120, PSF_EPOCHS="8")
-    last = out.strip().splitlines()[-1]
+    moved, last = out.strip().splitlines()[-2:]
     assert last.startswith("test accuracy: 0.9"), out
+    assert moved.startswith("moved shm"), "one volume is all that containers on one host need to share memory"
 
 
 def test_the_users_own_module(project: Project) -> None:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(900)]
 def test_the_shipped_compose_file() -> None:
     command = [
         *engine(),
-        *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"),
+        *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--noconftest"),
         str(Path(__file__).with_name("scenario.py")),
     ]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=840, check=False)

@@ -62,11 +62,13 @@ class Reporter:
         if self._machine and shards:
             self._write({"kind": "shards", "shards": {name: dict(load) for name, load in shards.items()}})
 
-    def done(self, result: Mapping[str, float] | None) -> None:
+    def done(self, result: Mapping[str, float] | None, lanes: Mapping[str, int]) -> None:
         """Training is over; `result` (accuracy, step, epoch) comes from the trainer that tested."""
         if self._machine:
             self._write({"kind": "done", "trainer": self._trainer, **(result or {})}, flush=True)
         elif result is not None:
+            moved = ", ".join(f"{lane} {count / 1e6:.1f} MB" for lane, count in lanes.items() if count)
+            print(f"moved {moved or 'nothing'}", file=self._out)
             print(f"test accuracy: {result['accuracy']:.3f}", file=self._out, flush=True)
 
     def _write(self, event: dict[str, object], *, flush: bool = False) -> None:

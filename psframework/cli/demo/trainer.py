@@ -89,7 +89,7 @@ class Training:
             if self.rank == 0:
                 await self._test(loss)
         await self.ps.leave()
-        self.reporter.done(await self._result() if self.rank == 0 else None)
+        self.reporter.done(await self._result() if self.rank == 0 else None, lane_bytes(self.ps))
 
     async def _epoch(self, last: int) -> float:
         """One pass over this trainer's share; returns the mean loss."""

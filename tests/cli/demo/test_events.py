@@ -16,7 +16,7 @@ def test_events_travel_to_the_progress() -> None:
     reporter.step(6, 0.5, {"shm": 10})
     reporter.epoch(6, 1, 0.5, 0.9)
     reporter.shards({"parameter-server-0": {"updates": 1, "bytes": 10, "busy": 0.25}})
-    reporter.done({"accuracy": 0.9, "step": 6, "epoch": 1})
+    reporter.done({"accuracy": 0.9, "step": 6, "epoch": 1}, {})
     progress = Progress(total=6, first=5)
     assert all(progress.accept_line(line, time.monotonic()) for line in out.getvalue().splitlines())
     assert progress.step == 6
@@ -45,11 +45,12 @@ def test_people_get_a_line_an_epoch_and_the_accuracy_last() -> None:
     reporter.step(1, 0.5, {})
     reporter.epoch(1, 1, 0.5, 0.9)
     reporter.shards({"parameter-server-0": {"updates": 1}})
-    reporter.done({"accuracy": 0.9876, "step": 1, "epoch": 1})
+    reporter.done({"accuracy": 0.9876, "step": 1, "epoch": 1}, {"inline": 0, "shm": 1_500_000})
     assert out.getvalue().splitlines() == [
         "epoch   1  step     1  loss 0.5000  accuracy 0.9000",
+        "moved shm 1.5 MB",
         "test accuracy: 0.988",
     ]
     other = io.StringIO()
-    Reporter("trainer-1", machine=False, out=other).done(None)
+    Reporter("trainer-1", machine=False, out=other).done(None, {})
     assert other.getvalue() == ""
