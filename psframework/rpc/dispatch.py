@@ -197,6 +197,7 @@ class Dispatcher:
             if call.reply_sizes:
                 await self._replies.bulk(running.number, response, call)
             else:
+                self._consume(running)  # so that the reply says so
                 self._replies.plain(running.number, response, alone=len(self._running) == 1)
         except asyncio.CancelledError:
             text = "cancelled: the deadline passed, or the caller gave up"
@@ -220,8 +221,12 @@ class Dispatcher:
         self._replies.error(running.number, error)
         self._end(running)
 
+    def _consume(self, running: Running) -> None:
+        cost, running.cost = running.cost, 0
+        self._port.session.consumed += cost
+
     def _end(self, running: Running) -> None:
-        self._port.session.consumed += running.cost
+        self._consume(running)
         if running.lane == frames.STRIPED:
             self._bulk.forget((running.number, False))
         elif running.lane == frames.SHM and running.payload is NO_PAYLOAD:
@@ -231,8 +236,8 @@ class Dispatcher:
         if self._running.pop(running.number, None) is not None:
             self._alarms.discard(running.number, running.tick)
         link = self._port.link
-        if link is not None:
-            link.wake()
+        if link is not None and self._port.session.owes_report:
+            link.report_soon()
 
 
 def _nothing() -> None:

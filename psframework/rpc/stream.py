@@ -157,6 +157,7 @@ class Link(Duplex):
         self._waiter: asyncio.Future[None] | None = None
         self._started: _Started | None = None
         self._report: asyncio.TimerHandle | None = None
+        self._report_due = False
 
     def close(self) -> None:
         """Ends the pumps; `pump` returns soon after."""
@@ -191,16 +192,20 @@ class Link(Duplex):
                 return
             receive(message)
             if session.owes_report and not session.has_unsent:
-                self._report_later(session)
+                self.report_soon()
 
-    def _report_later(self, session: Session) -> None:
+    def report_soon(self) -> None:
+        """Something has arrived or was consumed: says so with the next frame, or in a moment without one."""
+        session = self._port.session
         if session.report_is_urgent:
+            self._report_due = True
             self.wake()
         elif self._report is None and not self._closed:
             self._report = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._report_now)
 
     def _report_now(self) -> None:
         self._report = None
+        self._report_due = self._port.session.owes_report
         self.wake()
 
     async def _write(self) -> None:
@@ -210,14 +215,15 @@ class Link(Duplex):
             if self._started is not None:
                 started, self._started = self._started, None
                 await started.finish()
-            elif session.has_unsent or session.owes_report:
+            elif session.has_unsent or self._report_due:
                 await write(self._message())
-            if not session.has_unsent:
+            if not session.has_unsent and not self._report_due:
                 self._waiter = loop.create_future()
                 await self._waiter
 
     def _message(self) -> bytes:
         session = self._port.session
+        self._report_due = False
         first, batch = session.take()
         received, consumed = session.report()
         return frames.encode_batch(first, received, consumed, batch)
