@@ -109,24 +109,30 @@ async def _run(role: str, settings: S, build: Build[S]) -> None:
             stack.push_async_callback(_cancel, task)
         await asyncio.sleep(0)  # it handles signals from here on
         announce(f"serving on {server.address}")
-        joining = asyncio.create_task(_go_live(role, parts, server, late), name="psf-joining")
-        stack.push_async_callback(_cancel, joining)
-        await asyncio.wait({ending, joining}, return_when=asyncio.FIRST_COMPLETED)
-        if joining.done():
-            joining.result()
-            await ending
+        living = asyncio.create_task(_live(role, parts, server, late), name="psf-living")
+        stack.push_async_callback(_cancel, living)
+        await asyncio.wait({ending, living}, return_when=asyncio.FIRST_COMPLETED)
+        if living.done():
+            living.result()
 
 
-async def _go_live(role: str, parts: Parts[S], server: Serving, late: LateHandlers) -> None:
-    """Joins the cluster, if there is one, and lets calls in."""
+async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers) -> None:
+    """Joins the cluster, if there is one, and lets calls in; ends only when the cluster has given us up.
+
+    Raises:
+        Evicted: the lease ran out. What is held here may be out of date, so only a new process can join.
+    """
+    evicted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if role != COORDINATOR and parts.settings.coordinator:
         parts.membership = await parts.stack.enter_async_context(_join(parts, role, server.address))
+        parts.membership.on_evicted(lambda error: evicted.done() or evicted.set_exception(error))
         parts.stack.push_async_callback(_leave, parts.membership)
     parts.agent = await parts.stack.enter_async_context(_agent(role, parts))
     late.handlers = parts.agent.handlers()
     await server.set_serving(True)
     if parts.membership is not None:
         announce(f"joined as {parts.membership.member.name}")
+    await evicted
 
 
 async def _leave(membership: Membership) -> None:
