@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -46,7 +47,7 @@ class _Pending:
     acknowledged: set[int] = field(default_factory=set)
     outcomes: set[Outcome] = field(default_factory=set)
     next_step: int = 0
-    committed: bool = False
+    committed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ParameterServer:
@@ -84,13 +85,15 @@ class ParameterServer:
         self._one_trip = not isinstance(self._policy, BSP) or (len(self._links) == 1 and not spares)
         self._tells_keeper = spares
         self._lock = asyncio.Lock()
+        self._leaving = asyncio.Lock()
         self._pending: _Pending | None = None
         self._sequence = 0
         self._pull_number = 0
         self._commits: asyncio.Task[None] | None = None
         self._statistics = Statistics()
         self._closed = False
-        self._left = False
+        self._left = False  # no more calls
+        self._told = False  # the keeper knows
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"step {self.step}"
@@ -147,20 +150,34 @@ class ParameterServer:
             await self._finish(deadline)
 
     async def leave(self) -> None:
-        """Ends the participation: nobody waits for this trainer any more. Idempotent."""
-        async with self._lock:
-            if self._left:
+        """Ends the participation: nobody waits for this trainer any more. Idempotent.
+
+        A push that still runs is brought to its end; a pull that still waits ends with an error.
+        """
+        async with self._leaving:
+            if self._told:
                 return
             self._left = True
             try:
-                async with asyncio.timeout(LEAVE_SECONDS):
-                    await self._finish_staging(Deadline.after(LEAVE_SECONDS))
+                await self._finish_last_push()
             except (PsfError, TimeoutError) as error:
                 log.warning("%s: the last push is lost: %s", self._table, error)
             request = pb.LeaveModelRequest(table=self._table, writer=self._writer, until_step=self.step)
             await call_keeper(
                 self._runtime, "LeaveModel", request, pb.LeaveModelReply, Deadline.after(LEAVE_SECONDS)
             )
+            self._told = True
+
+    async def _finish_last_push(self) -> None:
+        pending = self._pending
+        if pending is None or pending.committed.is_set():
+            return  # a call that still runs waits for others, maybe for long
+        async with asyncio.timeout(LEAVE_SECONDS):
+            if self._lock.locked():
+                await pending.committed.wait()
+                return
+            async with self._lock:
+                await self._finish_staging(Deadline.after(LEAVE_SECONDS))
 
     async def close(self) -> None:
         """Leaves; the model keeps its values. Never raises for what is gone. Idempotent."""
@@ -198,14 +215,20 @@ class ParameterServer:
 
     # One call at a time
 
-    def _turn(self) -> asyncio.Lock:
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        self._check_open()
+        async with self._lock:
+            self._check_open()
+            yield
+
+    def _check_open(self) -> None:
         if self._closed or self._left:
             raise ContextClosed(f"{self!r} was left or closed: open it again")
         try:
             self._runtime.membership.check()
         except PeerLost:
             pass  # no coordinator for now: whether we still count is the shards' word, not our clock's
-        return self._lock
 
     def _freeze(self, *, kept: bool, compression: str | None) -> None:
         """Takes the gradients, as they will be sent however often it takes."""
@@ -247,7 +270,7 @@ class ParameterServer:
     async def _finish_staging(self, deadline: Deadline) -> None:
         """Gets the push under way acknowledged by every shard, then tells them (at once, without waiting)."""
         pending = self._pending
-        if pending is None or pending.committed:
+        if pending is None or pending.committed.is_set():
             return
 
         async def push(index: int, link: ShardLink) -> None:
@@ -318,12 +341,12 @@ class ParameterServer:
 
     async def _complete(self, pending: _Pending, deadline: Deadline) -> None:
         """All shards have the push: the step is done."""
-        if pending.committed:
+        if pending.committed.is_set():
             return
         step, dropped = pending.gradients.step, Outcome.DROPPED in pending.outcomes
         if self._tells_keeper and not dropped:
             await self._tell_keeper(step, deadline)
-        pending.committed = True
+        pending.committed.set()
         self.step = max(step + 1, pending.next_step if dropped else 0)
         outcome = Outcome.DROPPED if dropped else next(iter(pending.outcomes), Outcome.STAGED)
         self._statistics.pushes += 1

@@ -282,13 +282,36 @@ async def test_statistics_and_repr(made: Servers):
 async def test_an_own_lease_that_lapsed_stops_nothing_but_an_eviction_does(made: Servers, monkeypatch):
     async with made.trainer() as runtime:
         _, ps = await opened(runtime, ASP())
-        errors: list[Exception] = [PeerLost("no coordinator renewed it", reason="lease"), Evicted("fenced")]
+        error: Exception = PeerLost("no coordinator renewed it", reason="lease")
 
         def check() -> None:
-            raise errors.pop(0)
+            raise error
 
         monkeypatch.setattr(runtime.membership, "check", check)
         await ps.pull()
+        error = Evicted("fenced")
         with pytest.raises(Evicted):
             await ps.pull()
         await ps.close()
+
+
+async def test_leaving_does_not_wait_for_a_pull_that_waits_for_others(made: Servers):
+    async with made.trainer() as one, made.trainer() as two:
+        name = f"net-{next(_names)}"
+        (m0, a), (m1, b) = await asyncio.gather(
+            opened(one, BSP(trainers=2), name=name), opened(two, BSP(trainers=2), name=name)
+        )
+        m0.fill(1.0)
+        waiting = asyncio.ensure_future(a.push_pull())
+        while a._pending is None:
+            await asyncio.sleep(0)
+        await a._pending.committed.wait()
+        async with asyncio.timeout(1.5):
+            await a.leave()
+        with pytest.raises((Evicted, ContextClosed)):
+            await waiting
+        m1.fill(3.0)
+        await b.push_pull()
+        assert m1.all(-2.0)  # the last push of a was complete, so it counts
+        await a.close()
+        await b.close()
