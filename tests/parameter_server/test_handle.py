@@ -303,7 +303,7 @@ async def test_leaving_does_not_wait_for_a_pull_that_waits_for_others(made: Serv
         )
         m0.fill(1.0)
         waiting = asyncio.ensure_future(a.push_pull())
-        while a._pending is None:
+        while a._pending is None:  # noqa: ASYNC110 - a turn or two
             await asyncio.sleep(0)
         await a._pending.committed.wait()
         async with asyncio.timeout(1.5):
