@@ -21,7 +21,7 @@ import grpc
 
 from psframework.cluster.connect import make_agent
 from psframework.cluster.settings import ServiceSettings
-from psframework.errors import ConfigurationError, PsfError
+from psframework.errors import ConfigurationError, Evicted, PsfError
 from psframework.membership.client import JoinRequest, Membership
 from psframework.observe.logs import announce, configure_logging
 from psframework.rpc.accept import SERVICE as CALL_SERVICE
@@ -123,9 +123,14 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
         Evicted: the lease ran out. What is held here may be out of date, so only a new process can join.
     """
     evicted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def give_up(error: Evicted) -> None:
+        if not evicted.done():
+            evicted.set_exception(error)
+
     if role != COORDINATOR and parts.settings.coordinator:
         parts.membership = await parts.stack.enter_async_context(_join(parts, role, server.address))
-        parts.membership.on_evicted(lambda error: evicted.done() or evicted.set_exception(error))
+        parts.membership.on_evicted(give_up)
         parts.stack.push_async_callback(_leave, parts.membership)
     parts.agent = await parts.stack.enter_async_context(_agent(role, parts))
     late.handlers = parts.agent.handlers()

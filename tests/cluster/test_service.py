@@ -147,7 +147,7 @@ async def test_one_that_was_fenced_ends_and_says_so() -> None:
                 await cluster.membership.wait_for(lambda view: view.find("shard") is None, gone, "the fence")
             shard.send_signal(signal.SIGCONT)
             assert await shard.wait(10) == 2
-            assert "error:" in shard.last_words()
+            assert "error:" in shard.last_words
         finally:
             shard.send_signal(signal.SIGCONT)
             await shard.stop(5)
