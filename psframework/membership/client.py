@@ -8,10 +8,10 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from psframework.errors import ArgumentError, Evicted, PeerLost, PsfError
 from psframework.membership.follower import FollowerHooks, ViewFollower
@@ -30,6 +30,7 @@ from psframework.rpc.watchdog import LoopTick, watch_loop
 
 log = logging.getLogger(__name__)
 LEAVE_SECONDS = 2.0
+HEAR_SECONDS = 0.5  # for the answer to a join that was cancelled
 JOIN_GRACE = 0.5  # seconds by which the coordinator gives up earlier than we, so that its reason arrives
 BARRIER_GRACE = 2.0
 LostHook = Callable[[Member, Reason], None]
@@ -240,6 +241,9 @@ class Membership:
         if self._left:
             return
         self._left = True
+        await _to_the_end(self._leave(), LEAVE_SECONDS)
+
+    async def _leave(self) -> None:
         try:
             await self._stop()
             if self._evicted is None and self.member.incarnation:
@@ -269,10 +273,14 @@ class Membership:
             sent_at = boottime()
             request.timeout_seconds = max(0.0, deadline.remaining() - JOIN_GRACE)
 
-        response = await self._line.call(
-            "Join", request, pb.JoinResponse, deadline, patient=True, before=shrink
-        )
-        self.member = member_from_message(response.member)
+        async def join() -> None:
+            response = await self._line.call(
+                "Join", request, pb.JoinResponse, deadline, patient=True, before=shrink
+            )
+            self.member = member_from_message(response.member)
+
+        # Cancelled, we may be a member by now: only the answer says which one is to leave again.
+        await _to_the_end(join(), HEAR_SECONDS)
         self._evicted = None
         self._lease = HeldLease(self.member.lease_s, sent_at)
         self._start()
@@ -328,6 +336,20 @@ class Membership:
         self._changed.notify()
         for hook in self._evicted_hooks:
             _guarded(hook, error)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None], seconds: float) -> None:
+    """Awaits `work`, which may go on for so long if the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 def _guarded(hook: Callable[..., None], *arguments: object) -> None:
