@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
 
 from psframework.errors import ArgumentError, ContextClosed, PsfError
 from psframework.membership.client import Membership
@@ -21,7 +21,7 @@ from psframework.parameter_server.policy import Policy
 from psframework.rpc.agent import Agent
 from psframework.rpc.deadline import Deadline
 
-_GOODBYE_SECONDS = 0.25  # for telling the coordinator, if it is there
+_GOODBYE_SECONDS = 1.0  # for telling the coordinator, if it is there
 
 log = logging.getLogger(__name__)
 _current: ContextVar[Cluster | None] = ContextVar("psframework_cluster", default=None)
@@ -144,20 +144,15 @@ class Cluster:
         if self._closed:
             return
         self._closed = True
-        deadline = Deadline.after(timeout if graceful else 0.0)
         try:
             if graceful:
-                await self._within(deadline.remaining(), self._close_handles())
+                async with asyncio.timeout(timeout):
+                    await self._close_handles()
+        except TimeoutError:
+            log.warning("%s: not everything was closed within %g s", self.name, timeout)
         finally:
             await self.agent.close()
-            await self._within(max(deadline.remaining(), _GOODBYE_SECONDS), self.membership.leave())
-
-    async def _within(self, seconds: float, ending: Coroutine[Any, Any, None]) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await ending
-        except TimeoutError:
-            log.info("%s: an end was not confirmed in %.1f s", self.name, seconds)
+            await self.membership.leave(_GOODBYE_SECONDS if graceful else 0.1)
 
     async def _close_handles(self) -> None:
         while self._handles:

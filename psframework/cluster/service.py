@@ -7,7 +7,6 @@ joined are answered with UNAVAILABLE, which callers retry.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import secrets
 import socket
@@ -142,9 +141,7 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
 
 async def _leave(membership: Membership) -> None:
     """Leaves in good time: a coordinator that is gone too must not keep us from ending within 5 s."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LEAVE_SECONDS):
-            await membership.leave()
+    await membership.leave(_LEAVE_SECONDS)
 
 
 async def _tell_drain(parts: Parts[S], server: Serving) -> None:

@@ -236,19 +236,23 @@ class Membership:
         await self._enter(self.member.name, Deadline.after(self._timeout if timeout is None else timeout))
         return self.member
 
-    async def leave(self) -> None:
-        """Ends the membership; never raises for a coordinator that is gone. Idempotent."""
+    async def leave(self, timeout: float = LEAVE_SECONDS) -> None:
+        """Ends the membership; never raises for a coordinator that is gone. Idempotent.
+
+        Args:
+            timeout: seconds to tell the coordinator, if it is there.
+        """
         if self._left:
             return
         self._left = True
-        await _to_the_end(self._leave(), LEAVE_SECONDS)
+        await _to_the_end(self._leave(timeout), timeout)
 
-    async def _leave(self) -> None:
+    async def _leave(self, timeout: float) -> None:
         try:
             await self._stop()
             if self._evicted is None and self.member.incarnation:
                 request = pb.LeaveRequest(incarnation=self.member.incarnation)
-                await self._line.call("Leave", request, pb.LeaveResponse, Deadline.after(LEAVE_SECONDS))
+                await self._line.call("Leave", request, pb.LeaveResponse, Deadline.after(timeout))
         except PsfError as error:
             log.info("left without telling the coordinator: %s", error)
         finally:

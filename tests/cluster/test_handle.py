@@ -77,4 +77,4 @@ async def test_shutdown_does_not_wait_for_those_that_are_gone(graceful: bool) ->
             process.kill()
         began = time.monotonic()
         await cluster.shutdown(graceful=graceful, timeout=2)
-        assert time.monotonic() - began < (5 if graceful else 1), "2 s for the model, 2 s for the coordinator"
+        assert time.monotonic() - began < (5 if graceful else 1), "2 s for the model, 1 s for the coordinator"
