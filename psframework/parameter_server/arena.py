@@ -108,8 +108,9 @@ class ModelMemory:
 
     def swap(self) -> None:
         """Points every parameter to the values that were filled."""
-        self._in_use = 1 - self._in_use
-        self._point()
+        if self._tensors:  # not released meanwhile
+            self._in_use = 1 - self._in_use
+            self._point()
 
     def take(self) -> tuple[Arena, frozenset[int]]:
         """Takes the gradients: afterwards every `grad` is None, and the other arena collects.
@@ -133,11 +134,17 @@ class ModelMemory:
         return arena, frozenset(present)
 
     def release(self) -> None:
-        """Leaves the parameters as they are, on their own memory's terms: gradients go elsewhere again."""
-        for tensor in self._tensors:
+        """Leaves parameters and gradients as they are, in memory of their own; the arenas go."""
+        for index, tensor in enumerate(self._tensors):
             tensor.grad_buffer = None
+            if tensor.data is self.values.views[index]:
+                tensor.data = tensor.data.copy()
+            gradient = tensor.grad
+            if gradient is not None and any(gradient is arena.views[index] for arena in self._gradients):
+                tensor.grad = gradient.copy()
+        self._tensors, self._values, self._gradients = [], [], []
         if self.segment is not None:
-            self.segment.close()  # views of it stay valid
+            self.segment.close()  # what still looks at it keeps it
 
     def _point(self) -> None:
         for tensor, view in zip(self._tensors, self.values.views):

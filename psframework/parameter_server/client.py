@@ -76,11 +76,11 @@ async def open_parameter_server(
         reply = await call_keeper(runtime, "Register", request, pb.RegisterReply, deadline)
         shared = await _sees_our_memory(runtime, table, reply, deadline)
         memory = await compute(_memory, parameters, shared=shared)
+        handle = ParameterServer(runtime, memory, reply, table, reader=request.reader)
         try:
-            handle = ParameterServer(runtime, memory, reply, table, reader=request.reader)
             await handle.open(reply.initialize, deadline)
         except BaseException:
-            memory.release()
+            handle.let_go()
             raise
     except (PsfError, asyncio.CancelledError):
         await _withdraw(runtime, table, request.registration)

@@ -192,7 +192,13 @@ class ParameterServer:
             if self._commits is not None:
                 self._commits.cancel()
                 await asyncio.gather(self._commits, return_exceptions=True)
-            self._memory.release()
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Gives the model memory of its own, and has the shards forget ours."""
+        for link in self._links:
+            link.unshare()
+        self._memory.release()
 
     def stats(self) -> Statistics:
         """What this handle has done so far; a copy."""

@@ -132,7 +132,16 @@ class ShardLink:
     async def share(self, segment: Segment | None, deadline: Deadline) -> None:
         """Hands over the client's memory; without it, or if the shard refuses, values travel as parts."""
         self._segment = segment
-        await self._share(await self._connected(deadline))
+        if self._peer is not None and self._peer.lost is None:
+            await self._share(self._peer)
+        else:
+            await self._connected(deadline)
+
+    def unshare(self) -> None:
+        """The shard may let go of the client's memory; nothing is called here any more."""
+        number, self._segment, self._segment_id = self._segment_id, None, None
+        if self._peer is not None and number is not None:
+            self._peer.unshare(number)
 
     async def initialize(self, arena: Arena, deadline: Deadline) -> None:
         """Sends the first values."""

@@ -20,6 +20,7 @@ RELEASE: Final = int(FrameKind.FRAME_KIND_RELEASE)
 OPEN_STRIPES: Final = int(FrameKind.FRAME_KIND_OPEN_STRIPES)
 GOODBYE: Final = int(FrameKind.FRAME_KIND_GOODBYE)
 FREE: Final = int(FrameKind.FRAME_KIND_FREE)
+UNSHARE: Final = int(FrameKind.FRAME_KIND_UNSHARE)
 
 NO_LANE: Final = int(LaneNumber.LANE_UNSPECIFIED)
 INLINE: Final = int(LaneNumber.LANE_INLINE)

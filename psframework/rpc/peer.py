@@ -164,7 +164,7 @@ class Peer:
     async def share(self, segment: Segment) -> int:
         """Hands a shared segment to the peer; returns the id under which its handlers find it.
 
-        The segment stays shared for the session, also over broken connections.
+        The segment stays shared until `unshare`, or the end of the session; also over broken connections.
 
         Raises:
             ConfigurationError: the shared-memory lane was not agreed on.
@@ -175,6 +175,11 @@ class Peer:
         if Lane.SHM not in self._port.agreed:
             raise ConfigurationError(f"no shared memory with {self.info.name}: another host, or not allowed")
         return await self.segments.share(segment)
+
+    def unshare(self, number: int) -> None:
+        """The peer may let go of a segment that was shared; calls must not name it any more."""
+        if self._lost is None:
+            self._port.post(Frame(kind=frames.UNSHARE, segment=number))  # type: ignore[arg-type]
 
     async def close(self) -> None:
         """Ends the session in order: the other side learns at once; calls still open end with PeerLost."""
@@ -303,6 +308,8 @@ class Peer:
             self._calls.free(frame.call)
         elif kind == frames.ABORT:
             self._calls.abort(frame)
+        elif kind == frames.UNSHARE:
+            self.segments.drop(frame.segment)
         elif kind == frames.OPEN_STRIPES:
             self.bulk.open_stripes()
         elif kind == frames.GOODBYE:

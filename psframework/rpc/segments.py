@@ -132,6 +132,12 @@ class Segments:
             raise WireError(f"no segment {number} was shared in this session")
         return segment
 
+    def drop(self, number: int) -> None:
+        """The other side needs a segment no more; its memory goes with the last view of it."""
+        segment = self._received.pop(number, None)
+        if segment is not None:
+            segment.close()
+
     async def share(self, segment: Segment) -> int:
         """Hands a segment to the other side and returns its id.
 

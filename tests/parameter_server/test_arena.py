@@ -1,5 +1,8 @@
 """The client's memory: parameters and gradients are views; pulls swap, pushes take."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -97,6 +100,18 @@ def test_a_released_model_keeps_its_values(bound):
     (model.w * 2.0).sum().backward()
     assert np.array_equal(model.w.data, np.arange(6).reshape(2, 3))
     assert np.all(model.w.grad == 2)
+
+
+def test_a_released_model_has_memory_of_its_own(bound):
+    model, memory = bound
+    (model.w * 2.0).sum().backward()
+    arenas = [weakref.ref(memory.values.memory), weakref.ref(memory.spare.memory)]
+    memory.release()
+    memory.swap()  # of a pull that still ran
+    assert model.w.data.base is None and model.w.grad.base is None
+    assert np.all(model.w.grad == 2)
+    gc.collect()
+    assert not [arena for arena in arenas if arena() is not None]
 
 
 def test_computed_parameters_are_refused():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from psframework.errors import ConfigurationError, NotRegistered, PeerLost, WireError
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.segments import Arena, Segments, lend
+from psframework.rpc.segments import MAX_SEGMENTS, Arena, Segments, lend
 from psframework.testing.faults import FaultyLink
 from psframework.wire import shm
 from psframework.wire.lanes import Lane
@@ -69,6 +69,22 @@ async def test_a_shared_segment_is_the_same_memory_on_both_sides(office: Any) ->
         assert await read(office, peer, numbers[0]) == b"new!"
         with pytest.raises(WireError, match="no segment"):
             await read(office, peer, 99)
+
+
+async def test_a_segment_that_is_needed_no_more_is_let_go(office: Any) -> None:
+    peer = await office.peer()
+    (back,) = office.agent.peers
+    for _ in range(MAX_SEGMENTS + 2):
+        with Segment.create(4096) as segment:
+            segment.buffer[:4] = b"once"
+            number = await peer.share(segment)
+            assert await read(office, peer, number) == b"once"
+            peer.unshare(number)
+    with pytest.raises(WireError, match="no segment"):
+        await read(office, peer, number)
+    assert not back.segments._received
+    peer.unshare(12345)  # of no consequence
+    assert await office.echo(peer, "a") == "a"
 
 
 async def test_segments_survive_a_broken_connection(office: Any) -> None:

@@ -72,6 +72,8 @@ class _FrameKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FrameKind.V
     """FRAME_KIND_GOODBYE ends the session; nothing is resumed after it."""
     FRAME_KIND_FREE: _FrameKind.ValueType  # 8
     """FRAME_KIND_FREE: the payload of a request, in shared memory, is no longer read by its receiver."""
+    FRAME_KIND_UNSHARE: _FrameKind.ValueType  # 9
+    """FRAME_KIND_UNSHARE: the sender needs its shared segment `segment` no more, so the receiver lets it go."""
 
 class FrameKind(_FrameKind, metaclass=_FrameKindEnumTypeWrapper):
     """FrameKind says what a frame means."""
@@ -94,6 +96,8 @@ FRAME_KIND_GOODBYE: FrameKind.ValueType  # 7
 """FRAME_KIND_GOODBYE ends the session; nothing is resumed after it."""
 FRAME_KIND_FREE: FrameKind.ValueType  # 8
 """FRAME_KIND_FREE: the payload of a request, in shared memory, is no longer read by its receiver."""
+FRAME_KIND_UNSHARE: FrameKind.ValueType  # 9
+"""FRAME_KIND_UNSHARE: the sender needs its shared segment `segment` no more, so the receiver lets it go."""
 Global___FrameKind: _TypeAlias = FrameKind  # noqa: Y015
 
 @_typing.final
