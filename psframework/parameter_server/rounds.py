@@ -32,10 +32,12 @@ class Rounds(Gate):
         self._staged: dict[int, int] = {}  # slot -> the writer whose gradient of the next step is here
         self._committed: dict[int, int] = {}  # slot -> its steps below are complete on every shard
         self._history: deque[frozenset[int]] = deque(maxlen=WINDOW)
+        self._decided: Round | None = None  # what `ready` said, until it is closed
 
     @property
     def next_step(self) -> int:
-        return self._next
+        # A step that is being applied has its contributors: a newcomer can't be one of them any more.
+        return self._next + (self._decided is not None)
 
     def admit(self, writer: int, step: int) -> Admission:
         entry = self.trainer(writer)
@@ -70,6 +72,12 @@ class Rounds(Gate):
         return not self._sealed_only and not self.reader(writer)
 
     def ready(self, now: float) -> Round | None:
+        """As promised by `Gate`; once said, it stays said, whatever comes before the round is applied."""
+        if self._decided is None:
+            self._decided = self._ready(now)
+        return self._decided
+
+    def _ready(self, now: float) -> Round | None:
         if self.roster.held or not self.roster.ready or self.paused(now):
             return None
         if self._sealed_only:
@@ -89,6 +97,7 @@ class Rounds(Gate):
     def closed(self, done: Round) -> None:
         self._history.append(frozenset(done.slots))
         self._staged.clear()
+        self._decided = None
         self._next += 1
 
     def outcome(self, writer: int, step: int) -> Outcome:
@@ -113,7 +122,7 @@ class Rounds(Gate):
         return max(self._next, entry.from_step)
 
     def _accepts(self, entry: Entry) -> bool:
-        return entry.from_step >= self._next
+        return entry.from_step >= self.next_step
 
     def _joined(self, entry: Entry) -> None:
         # A slot's next owner inherits nothing that its predecessor said or staged.

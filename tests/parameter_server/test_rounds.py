@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from psframework.errors import ArgumentError, Evicted, NotRegistered, StaleTerm
 from psframework.parameter_server.dedupe import Outcome
-from psframework.parameter_server.gate import Verdict
+from psframework.parameter_server.gate import Round, Verdict
 from psframework.parameter_server.policy import BSP
 from psframework.parameter_server.registry import Applicant, ModelRecord, ModelSpec
 from psframework.parameter_server.roster import Entry, Roster, Seal
@@ -123,6 +123,22 @@ def test_a_newcomer_whose_first_step_is_closed_is_not_accepted():
         rounds.publish(roster(*entries, number=2))
 
 
+def test_a_step_that_is_being_applied_takes_no_newcomer_and_loses_nobody():
+    rounds = two(single=True)
+    push(rounds, 10, 0)
+    push(rounds, 11, 0)
+    done = rounds.ready(0)  # from here to `closed`, another thread does the arithmetic
+    assert rounds.pause(until=5.0) == 1
+    entries = rounds.roster.entries
+    assert not rounds.publish(roster(*entries, Entry(2, 12, 3, "c", 0), number=2))
+    assert rounds.fence(11) == 1
+    assert rounds.publish(roster(entries[0], Entry(1, 11, 2, "b", 0, 1), Entry(2, 12, 3, "c", 1), number=3))
+    assert rounds.ready(9.0) == done
+    rounds.closed(done)
+    assert rounds.outcome(10, 0) is Outcome.APPLIED
+    assert rounds.next_step == 1
+
+
 def test_with_spares_only_a_seal_closes_a_step():
     rounds = two(BSP(trainers=2, spares=1), single=True)
     push(rounds, 10, 0)
@@ -158,6 +174,7 @@ class Cluster(RuleBasedStateMachine):
         self.now = 0.0
         self.shards = [Rounds("job/net", BSP(), single=shards == 1) for _ in range(shards)]
         self.applied: list[list[tuple[int, ...]]] = [[] for _ in range(shards)]
+        self.applying: dict[int, Round] = {}
         self.held: list[dict[tuple[int, int], bool]] = [{} for _ in range(shards)]  # staged (writer, step)
         self.trainers: list[Trainer] = []
         self.numbers = 100
@@ -281,8 +298,17 @@ class Cluster(RuleBasedStateMachine):
     def close_one(self, data: st.DataObject) -> None:
         self.close(data.draw(st.integers(0, len(self.shards) - 1)))
 
-    def close(self, index: int) -> None:
+    @rule(data=st.data())
+    def begin_one(self, data: st.DataObject) -> None:
+        """A shard begins to apply a step; the rest of the world goes on before it has."""
+        index = data.draw(st.integers(0, len(self.shards) - 1))
         ready = self.shards[index].ready(self.now)
+        if ready is not None:
+            self.applying[index] = ready
+
+    def close(self, index: int) -> None:
+        begun = self.applying.pop(index, None)
+        ready = begun or self.shards[index].ready(self.now)
         if ready is None:
             return
         assert ready.step == len(self.applied[index])
