@@ -7,7 +7,7 @@ for a small table, the loop itself, since crossing threads would take longer tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -36,6 +36,8 @@ class Push:
         step: of the writer.
         receive: gets the gradients, once; waits for the payload.
         kept: their memory stays as it is until the step is closed.
+        arriving: gets them partition by partition instead, while they arrive; None if they are here.
+        present: positions that have a gradient.
     """
 
     writer: int
@@ -43,6 +45,8 @@ class Push:
     step: int
     receive: Callable[[], Awaitable[Gradient]]
     kept: bool = False
+    arriving: Callable[[], AsyncIterator[Gradient]] | None = None
+    present: Sequence[int] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +113,10 @@ class Host:
             DeadlineExceeded: an earlier step is not closed yet; names who is missing.
         """
         verdict = await self._admitted(push, deadline)
+        if verdict is Verdict.APPLY and push.arriving is not None:
+            async for _ in self._flow(push, push.arriving(), None):
+                pass
+            return Outcome.APPLIED
         if verdict is Verdict.APPLY:
             return await self._apply(push, [])
         if verdict is Verdict.STAGE:
@@ -136,6 +144,65 @@ class Host:
             return self.gate.outcome(push.writer, push.step) if verdict is not Verdict.APPLY else outcome
         finally:
             self._waiting.remove(waiting)
+
+    async def push_pull_flow(
+        self, push: Push, waiting: Waiting, deadline: Deadline
+    ) -> AsyncIterator[int] | None:
+        """A push that is applied while it arrives, then a pull whose values leave as they are made.
+
+        Returns:
+            Positions whose new values are in the pull's sink, as they get there; what they will be and their
+            versions are known already. None if the gradients are here, or the policy does not allow it.
+        """
+        if push.arriving is None:
+            return None
+        verdict = await self._admitted(push, deadline)
+        if verdict is not Verdict.APPLY or not self.gate.released(push.writer, waiting.step):
+            return None
+        self._announce(waiting)
+        await self._run(lambda: self.table.forecast(waiting.pull, push.writer, push.sequence, push.present))
+        return self._flow(push, push.arriving(), waiting)
+
+    async def _flow(
+        self, push: Push, gradients: AsyncIterator[Gradient], waiting: Waiting | None
+    ) -> AsyncIterator[int]:
+        """Each partition is applied whole, as soon as its gradient is here, and then copied to the sink."""
+        table, sink = self.table, waiting.pull.sink if waiting else None
+        missing = set(push.present)
+        changed = set(waiting.pull.changed) if waiting else set()
+        rest = sorted(changed - missing)
+        if rest and sink is not None:
+            await self._run(lambda: table.copy_out(rest, sink))
+            for position in rest:
+                yield position
+        async for gradient in gradients:
+            self._check_writer(push.writer)
+            missing -= gradient.present
+
+            def work() -> None:
+                table.apply_part(gradient, sink)  # noqa: B023
+                if not missing:
+                    table.finish_push(push.writer, push.sequence)
+
+            await self._run(work)
+            if not missing:
+                self._pushed(push, waiting)
+            for position in sorted(gradient.present & changed):
+                yield position
+
+    def _check_writer(self, writer: int) -> None:
+        """Raises if the writer was fenced, or the table dropped, while its gradients were on their way."""
+        if self._dropped is not None:
+            raise self._dropped
+        self.gate.trainer(writer)
+
+    def _pushed(self, push: Push, waiting: Waiting | None) -> None:
+        self.gate.pushed(push.writer, push.step)
+        if waiting is not None:
+            if not self._is_newest(waiting):
+                raise self._stale(waiting)
+            self.pulls += 1
+        self.pump()
 
     async def pull(self, waiting: Waiting, deadline: Deadline, committed: int = 0) -> None:
         """Answers a pull once the policy releases it.
@@ -244,6 +311,7 @@ class Host:
 
     async def _apply(self, push: Push, waiting: list[Waiting]) -> Outcome:
         gradient = await push.receive()
+        self._check_writer(push.writer)
 
         def work() -> None:
             pulls = [w.pull for w in waiting if self._is_newest(w)]
@@ -258,11 +326,17 @@ class Host:
         return Outcome.APPLIED
 
     def _enlist(self, waiting: Waiting) -> None:
+        self._announce(waiting)
+        self._waiting.append(waiting)
+
+    def _announce(self, waiting: Waiting) -> None:
         self.gate.reader(waiting.writer)  # raises for strangers
         if waiting.number < self._newest.get(waiting.writer, 0):
-            raise StaleTerm(f"pull {waiting.number} of {self.name!r}: a later one of this writer came")
+            raise self._stale(waiting)
         self._newest[waiting.writer] = waiting.number
-        self._waiting.append(waiting)
+
+    def _stale(self, waiting: Waiting) -> StaleTerm:
+        return StaleTerm(f"pull {waiting.number} of {self.name!r}: a later one of this writer came")
 
     def _is_newest(self, waiting: Waiting) -> bool:
         return self._newest.get(waiting.writer) == waiting.number
@@ -277,7 +351,7 @@ class Host:
             await self._run(lambda: self._read(waiting))
             waiting.answered = True
         if not self._is_newest(waiting):
-            raise StaleTerm(f"pull {waiting.number} of {self.name!r}: a later one of this writer came")
+            raise self._stale(waiting)
         self.pulls += 1
 
     def _read(self, waiting: Waiting) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final
 
 from psframework.backend import dtype_from_name
@@ -123,7 +123,13 @@ class ShardServicer:
         if push.committed:
             host.commit(push.writer, push.committed)
         waiting, part = self._waiting(host, wanted, call)
-        outcome = await host.push_pull(self._push(host, push, call), waiting, call.deadline)
+        taken = self._push(host, push, call)
+        flow = None if part is None else await host.push_pull_flow(taken, waiting, call.deadline)
+        if part is not None and flow is not None:
+            _stream_parts(host.table, waiting.pull, part, flow, call)
+            push_reply = pb.PushReply(outcome=pb.OUTCOME_APPLIED, next_step=host.gate.next_step)
+            return pb.PushPullReply(push=push_reply, pull=_pull_reply(host, waiting, 0))
+        outcome = await host.push_pull(taken, waiting, call.deadline)
         reply = _pull_reply(host, waiting, push.step + 1)
         _reply_parts(host.table, waiting.pull, part, call)
         push_reply = pb.PushReply(outcome=outcome_to_message(outcome), next_step=host.gate.next_step)
@@ -268,7 +274,8 @@ class ShardServicer:
             source = await _source(host.table, positions, call, place, compression)
             return Gradient(request.writer, request.sequence, source, frozenset(positions))
 
-        return Push(request.writer, request.sequence, request.step, receive, kept)
+        arriving = _arriving(host.table, request, positions, call) if place is None else None
+        return Push(request.writer, request.sequence, request.step, receive, kept, arriving, positions)
 
     def _waiting(self, host: Host, request: pb.PullRequest, call: Call) -> tuple[Waiting, Part | None]:
         """The pull, and where the parts of its reply lie; None if it is written to the caller's memory."""
@@ -321,6 +328,26 @@ async def _source(
     return Parts({p: part_array(view, table.partitions[p], compression) for p, view in zip(positions, views)})
 
 
+def _arriving(
+    table: Table, request: pb.PushRequest, positions: Sequence[int], call: Call
+) -> Callable[[], AsyncIterator[Gradient]] | None:
+    """The gradients of partitions as they come; None if all are here, or it is not one part for each."""
+    payload = call.payload
+    if payload.is_here or len(payload.sizes) != len(positions):
+        return None
+    compression = parse(request.compression or "none")
+
+    async def gradients() -> AsyncIterator[Gradient]:
+        async for batch in payload.batches():
+            arrays = {
+                positions[i]: part_array(view, table.partitions[positions[i]], compression)
+                for i, view in batch
+            }
+            yield Gradient(request.writer, request.sequence, Parts(arrays), frozenset(arrays))
+
+    return gradients
+
+
 def _cut(view: memoryview, partitions: Sequence[Partition], compression: Compression) -> list[memoryview]:
     views, begin = [], 0
     for partition in partitions:
@@ -338,6 +365,21 @@ def _reply_parts(table: Table, pull: Pull, part: Part | None, call: Call) -> Non
         return
     changed = set(pull.changed)
     call.reply_parts([part(p) if p in changed else b"" for p in range(len(table.partitions))])
+
+
+def _stream_parts(table: Table, pull: Pull, part: Part, positions: AsyncIterator[int], call: Call) -> None:
+    """As `_reply_parts`, for values that are still being made."""
+    changed = set(pull.changed)
+    sizes = [p.nbytes if i in changed else 0 for i, p in enumerate(table.partitions)]
+
+    async def parts() -> AsyncIterator[tuple[int, memoryview]]:
+        for position, size in enumerate(sizes):
+            if not size:
+                yield position, memoryview(b"")
+        async for position in positions:
+            yield position, part(position)
+
+    call.reply_parts(parts(), sizes)
 
 
 def _pull_reply(host: Host, waiting: Waiting, committed: int) -> pb.PullReply:

@@ -171,7 +171,7 @@ class Table:
         Everything else that is staged is dropped.
         """
         chosen = [self._staged[slot] for slot in slots]
-        self._update(chosen, self.everything, pulls)
+        self._answer(pulls, self._update(chosen, self.everything, _sinks(pulls)))
         for slot, gradient in self._staged.items():
             self._record(gradient, self.everything, Outcome.APPLIED if slot in slots else Outcome.DROPPED)
         self._staged.clear()
@@ -180,9 +180,32 @@ class Table:
 
     def apply_push(self, gradient: Gradient, pulls: Sequence[Pull] = ()) -> None:
         """Applies a push to those of its partitions that have not seen it, and answers pulls."""
-        new = [p for p in gradient.present if self.dedupe[p].seen(gradient.writer, gradient.sequence) is None]
-        self._update([gradient], new, pulls)
+        new = self._unseen(gradient.present, gradient.writer, gradient.sequence)
+        self._answer(pulls, self._update([gradient], new, _sinks(pulls)))
         self._record(gradient, new, Outcome.APPLIED)
+
+    def forecast(self, pull: Pull, writer: int, sequence: int, present: Iterable[int]) -> None:
+        """Says what a pull will get if it follows a push of which these partitions are still to be applied.
+
+        Versions are those of now plus this push: other writers may raise them until a value is read. Who
+        holds a newer value than it believes only gets it once more.
+        """
+        new = set(self._unseen(present, writer, sequence))
+        pull.changed = [i for i, version in enumerate(self.versions) if i in new or pull.wants(i, version)]
+        pull.versions = [self.versions[i] + (i in new) for i in pull.changed]
+
+    def apply_part(self, gradient: Gradient, sink: Source | None = None) -> None:
+        """Applies what is here of a push, and writes the values of these partitions."""
+        new = self._unseen(gradient.present, gradient.writer, gradient.sequence)
+        written = self._update([gradient], new, () if sink is None else (sink,))
+        self._record(gradient, new, Outcome.APPLIED)
+        if sink is not None:
+            self.copy_out(gradient.present - written, sink)
+
+    def copy_out(self, positions: Iterable[int], sink: Source) -> None:
+        """Writes the values of these partitions."""
+        for piece, _ in self._pieces(positions, joins=sink.joins):
+            _copy(sink.array(piece), self._values.array(piece))
 
     def finish_push(self, writer: int, sequence: int, outcome: Outcome = Outcome.APPLIED) -> None:
         """Records a push on the partitions that it had no gradients for, or (dropped) did not count on."""
@@ -208,16 +231,21 @@ class Table:
         for position in positions:
             self.dedupe[position].record(gradient.writer, gradient.sequence, outcome)
 
-    def _update(self, gradients: Sequence[Gradient], positions: Iterable[int], pulls: Sequence[Pull]) -> None:
+    def _unseen(self, positions: Iterable[int], writer: int, sequence: int) -> list[int]:
+        return [p for p in positions if self.dedupe[p].seen(writer, sequence) is None]
+
+    def _update(
+        self, gradients: Sequence[Gradient], positions: Iterable[int], sinks: Sequence[Source]
+    ) -> frozenset[int]:
+        """Applies the gradients' mean; returns the partitions that had one, which are in the sinks now."""
         touched = frozenset().union(*(g.present for g in gradients)).intersection(positions)
-        sinks = [pull.sink for pull in pulls if pull.sink is not None]
         joins = all(source.joins for source in (*sinks, *(g.source for g in gradients)))
         with np.errstate(all="ignore"):  # an overflowing model is the trainer's business; its loss shows it
             for piece, present in self._pieces(
                 touched, gradients, joins, _CACHED_PARTITIONS if len(sinks) > 1 else 0
             ):
                 self._apply(piece, [gradients[i].source for i in present], len(gradients), sinks)
-        self._answer(pulls, touched)
+        return touched
 
     def _apply(self, piece: Piece, sources: Sequence[Source], divisor: int, sinks: Sequence[Source]) -> None:
         values = self._values.array(piece)
@@ -241,8 +269,7 @@ class Table:
             changed = [i for i, version in enumerate(self.versions) if i in written or pull.wants(i, version)]
             pull.changed, pull.versions = changed, [self.versions[i] for i in changed]
             if pull.sink is not None:
-                for piece, _ in self._pieces((i for i in changed if i not in written), joins=pull.sink.joins):
-                    _copy(pull.sink.array(piece), self._values.array(piece))
+                self.copy_out((i for i in changed if i not in written), pull.sink)
 
     def _pieces(
         self, positions: Iterable[int], gradients: Sequence[Gradient] = (), joins: bool = True, limit: int = 0
@@ -283,6 +310,10 @@ class Table:
         ):
             positions = list(group)
             yield self._piece(positions[0], positions[-1] + 1)
+
+
+def _sinks(pulls: Iterable[Pull]) -> list[Source]:
+    return [pull.sink for pull in pulls if pull.sink is not None]
 
 
 def _spans(partitions: Sequence[Partition]) -> tuple[list[int], list[int]]:

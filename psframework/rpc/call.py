@@ -82,6 +82,17 @@ class Incoming:
             if self._left:
                 await self._wait()
 
+    async def batches(self) -> AsyncIterator[list[tuple[int, memoryview]]]:
+        """As `parts`, but yields all that is here at once."""
+        while self._left:
+            if not self._ready:
+                await self._wait()
+            batch = list(self._ready)
+            self._ready.clear()
+            self._left -= len(batch)
+            if batch:
+                yield batch
+
     async def whole(self) -> list[memoryview]:
         """All parts, in their order, once the last byte is there."""
         views: list[memoryview | None] = [None] * len(self.sizes)
@@ -95,6 +106,11 @@ class Incoming:
         """Waits until all parts are here, without taking them."""
         while len(self._ready) < self._left:
             await self._wait()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether nothing is on its way any more."""
+        return len(self._ready) >= self._left
 
     def whole_now(self) -> list[memoryview] | None:
         """All parts if they are here already (always so on the inline and shared-memory lanes), else None."""
