@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,7 @@ class Connection:
             raise PeerLost("the connection was closed during the handshake")
         try:
             self.welcome = handshake.read_welcome(answer)
+            handshake.check_answer(hello.expected, self.welcome.sender)
         except PsfError as error:
             raise Refused(error) from None
 
@@ -117,9 +118,6 @@ class Dialer:
             if not opened.done():
                 opened.set_exception(error)
             return
-        except asyncio.CancelledError:
-            opened.cancel()
-            raise
         try:
             info = handshake.info_of(connection.welcome.sender)
             peer = self._peer = self._make_peer(info, self._segments)
@@ -133,17 +131,22 @@ class Dialer:
             try:
                 error = await self._pump(peer, connection, opened)
             finally:
-                await self._close_stripes()
-                await connection.close()
+                await _to_the_end(self._close(connection))
             if peer.lost:
                 return
             try:
                 if isinstance(error, WireError):
                     raise error
+                _check_fits(error)
                 connection = await self._dial(Deadline.after(self._options.resume_seconds))
             except PsfError as failure:
                 reason = failure.reason if isinstance(failure, PeerLost) else "refused"
                 peer.fail(reason, f"lost {peer.info.name} (incarnation {peer.info.incarnation}): {failure}")
+                if not opened.done():
+                    opened.set_exception(failure)
+                return
+            if peer.lost:  # declared dead meanwhile: it must not come back
+                await _to_the_end(connection.close())
                 return
 
     async def _pump(
@@ -177,11 +180,12 @@ class Dialer:
             stream.cancel()
             link.close()  # chunks may be lost with a stripe: the whole connection is made anew
 
-    async def _close_stripes(self) -> None:
+    async def _close(self, connection: Connection) -> None:
         stripes, self._stripes = self._stripes, set()
         for task in stripes:
             task.cancel()
         await asyncio.gather(*stripes, return_exceptions=True)
+        await connection.close()
 
     async def _dial(self, deadline: Deadline) -> Connection:
         pause = FIRST_PAUSE
@@ -217,7 +221,7 @@ class Dialer:
                 await connection.shake_hands(self._hello())
             return connection
         except BaseException as error:
-            await connection.close()
+            await _to_the_end(connection.close())
             if isinstance(error, asyncio.InvalidStateError) or _ended_while_writing(error):
                 raise PeerLost(f"{address} ended the connection during the handshake") from None
             if isinstance(error, grpc.aio.AioRpcError):
@@ -253,6 +257,22 @@ class Dialer:
             reason="closed",
             may_have_run=False,
         )
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Awaits `work`, which is short, even if the caller is cancelled: an open channel would stay open."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def _check_fits(error: BaseException | None) -> None:
+    """Raises if the connection ended over too large a message: sent again, it would end the next one."""
+    if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        raise WireError(f"a message is larger than one side takes: {error.details()}")
 
 
 def _ended_while_writing(error: BaseException) -> bool:

@@ -211,7 +211,7 @@ async def test_two_trainers_in_step(local: psf.LocalCluster) -> None:
 async def test_barrier(local: psf.LocalCluster) -> None:
     async with psf.connect(local.address) as first, psf.connect(local.address) as second:
         async with nothing_left():
-            for moment in (0.0, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.05):
+            for moment in (0.0, 0.001, 0.003, 0.05):
                 await timed_out(moment, lambda: first.barrier("b", 2, timeout=10))
                 # Whoever gave up is not there.
                 with pytest.raises(psf.RendezvousTimeout):

@@ -59,14 +59,18 @@ class Watch:
     async def is_flat(self, growth: int) -> None:
         """Asserts that nothing grew: memory by less than `growth` bytes, all else not at all."""
         end = time.monotonic() + 10
-        while (left := self._left()) and time.monotonic() < end:  # noqa: ASYNC110 - of every kind
-            await asyncio.sleep(0.01)
-        assert not left
-        for name, now in self._look().items():
-            before = self._before[name]
-            assert now.resident - before.resident < growth, (name, before, now)
-            assert now.descriptors <= before.descriptors + 1, (name, before, now)
-            assert now.threads <= before.threads + 2, (name, before, now)
+        while grown := self._left() + self._grown(growth):
+            assert time.monotonic() < end, grown
+            await asyncio.sleep(0.1)  # the other processes learn of a closed connection in a moment
+
+    def _grown(self, growth: int) -> list[object]:
+        return [
+            (name, self._before[name], now)
+            for name, now in self._look().items()
+            if now.resident - self._before[name].resident >= growth
+            or now.descriptors > self._before[name].descriptors
+            or now.threads > self._before[name].threads + 2  # gRPC's own pool comes and goes
+        ]
 
 
 @pytest.fixture(scope="module")
