@@ -31,7 +31,7 @@ demo: $(VENV)/.demo
 	$(BIN)/psf demo $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not soak" $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m soak --timeout 1800 $(ARGS)
