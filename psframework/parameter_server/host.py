@@ -168,24 +168,18 @@ class Host:
     ) -> AsyncIterator[int]:
         """Each partition is applied whole, as soon as its gradient is here, and then copied to the sink."""
         table, sink = self.table, waiting.pull.sink if waiting else None
-        missing = set(push.present)
         changed = set(waiting.pull.changed) if waiting else set()
-        rest = sorted(changed - missing)
-        if rest and sink is not None:
+        missing = set(push.present)
+        if sink is not None and (rest := sorted(changed - missing)):
             await self._run(lambda: table.copy_out(rest, sink))
             for position in rest:
                 yield position
         async for gradient in gradients:
             self._check_writer(push.writer)
             missing -= gradient.present
-
-            def work() -> None:
-                table.apply_part(gradient, sink)  # noqa: B023
-                if not missing:
-                    table.finish_push(push.writer, push.sequence)
-
-            await self._run(work)
+            await self._run(lambda: table.apply_part(gradient, sink))  # noqa: B023
             if not missing:
+                await self._run(lambda: table.finish_push(push.writer, push.sequence))
                 self._pushed(push, waiting)
             for position in sorted(gradient.present & changed):
                 yield position

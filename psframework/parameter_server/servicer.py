@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from psframework.backend import dtype_from_name
 from psframework.errors import (
     NotRegistered,
     PeerLost,
@@ -26,20 +25,27 @@ from psframework.parameter_server.messages import (
     spec_from_json,
 )
 from psframework.parameter_server.partition import Partition
+from psframework.parameter_server.payload import (
+    Part,
+    arriving,
+    positions_of,
+    reply_parts,
+    shared_arena,
+    source_of,
+    stream_parts,
+)
 from psframework.parameter_server.policy import policy_from_spec
 from psframework.parameter_server.registry import wanted_trainers
-from psframework.parameter_server.sources import Arena, Parts, Source, part_array
+from psframework.parameter_server.sources import Arena, Source
 from psframework.parameter_server.table import Gradient, Pull, Table
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.call import Call
 from psframework.rpc.service import Method
-from psframework.wire.compress import Compression, parse, wire_dtype
+from psframework.wire.compress import parse
 from psframework.wire.memory import BufferPool
 
 RETRY_SECONDS: Final = 0.05
 COORDINATOR: Final = frozenset({"coordinator"})
-Part = Callable[[int], memoryview]
-"""The bytes of the partition at a position."""
 
 
 class ShardServicer:
@@ -91,9 +97,9 @@ class ShardServicer:
         roster = host.gate.roster
         if roster.ready or roster.initializer != request.writer:
             raise StaleTerm(f"writer {request.writer} does not initialize {request.table!r}")
-        positions = _positions(host.table, request.partitions)
+        positions = positions_of(host.table, request.partitions)
         place = request.place if request.HasField("place") else None
-        source = await _source(host.table, positions, call, place)
+        source = await source_of(host.table, positions, call, place)
         await host.initialize(source, positions)
         return pb.InitializeReply()
 
@@ -111,7 +117,7 @@ class ShardServicer:
         waiting, part = self._waiting(host, request, call)
         await host.pull(waiting, call.deadline, request.committed)
         reply = _pull_reply(host, waiting, request.committed)
-        _reply_parts(host.table, waiting.pull, part, call)
+        reply_parts(host.table, waiting.pull, part, call)
         return reply
 
     async def push_pull(self, request: pb.PushPullRequest, call: Call) -> pb.PushPullReply:
@@ -126,12 +132,12 @@ class ShardServicer:
         taken = self._push(host, push, call)
         flow = None if part is None else await host.push_pull_flow(taken, waiting, call.deadline)
         if part is not None and flow is not None:
-            _stream_parts(host.table, waiting.pull, part, flow, call)
+            stream_parts(host.table, waiting.pull, part, flow, call)
             push_reply = pb.PushReply(outcome=pb.OUTCOME_APPLIED, next_step=host.gate.next_step)
             return pb.PushPullReply(push=push_reply, pull=_pull_reply(host, waiting, 0))
         outcome = await host.push_pull(taken, waiting, call.deadline)
         reply = _pull_reply(host, waiting, push.step + 1)
-        _reply_parts(host.table, waiting.pull, part, call)
+        reply_parts(host.table, waiting.pull, part, call)
         push_reply = pb.PushReply(outcome=outcome_to_message(outcome), next_step=host.gate.next_step)
         return pb.PushPullReply(push=push_reply, pull=reply)
 
@@ -263,7 +269,7 @@ class ShardServicer:
     # Payloads
 
     def _push(self, host: Host, request: pb.PushRequest, call: Call) -> Push:
-        positions = _positions(host.table, request.partitions)
+        positions = positions_of(host.table, request.partitions)
         place = request.place if request.HasField("place") else None
         kept = request.kept or place is None  # what came by itself belongs to us
         compression = parse(request.compression or "none")
@@ -271,11 +277,11 @@ class ShardServicer:
         async def receive() -> Gradient:
             if not kept:
                 self._check_staging(host, request.writer)
-            source = await _source(host.table, positions, call, place, compression)
+            source = await source_of(host.table, positions, call, place, compression)
             return Gradient(request.writer, request.sequence, source, frozenset(positions))
 
-        arriving = _arriving(host.table, request, positions, call) if place is None else None
-        return Push(request.writer, request.sequence, request.step, receive, kept, arriving, positions)
+        come = arriving(host.table, request, positions, call) if place is None else None
+        return Push(request.writer, request.sequence, request.step, receive, kept, come, positions)
 
     def _waiting(self, host: Host, request: pb.PullRequest, call: Call) -> tuple[Waiting, Part | None]:
         """The pull, and where the parts of its reply lie; None if it is written to the caller's memory."""
@@ -283,7 +289,7 @@ class ShardServicer:
         sink: Source | None = None
         part: Part | None = None
         if request.HasField("place"):
-            sink = _arena(table, request.place, call)
+            sink = shared_arena(table, request.place, call)
         elif host.gate.stands_still(request.writer):
             part = table.part
         else:
@@ -295,91 +301,6 @@ class ShardServicer:
 
         pull = Pull(tuple(request.versions), sink)
         return Waiting(request.writer, request.number, request.step, pull), part
-
-
-def _positions(table: Table, indices: Iterable[int]) -> list[int]:
-    try:
-        return [table.position[index] for index in indices]
-    except KeyError as error:
-        raise WireError(f"partition {error} is not on this shard") from None
-
-
-def _arena(table: Table, place: pb.Place, call: Call) -> Arena:
-    segment = call.segments(place.segment)
-    end = max((p.stop for p in table.partitions), default=0)
-    return Arena.of_model(table.partitions, segment.view(place.offset, end))
-
-
-async def _source(
-    table: Table,
-    positions: Sequence[int],
-    call: Call,
-    place: pb.Place | None,
-    compression: Compression = Compression.NONE,
-) -> Source:
-    """Where the values of these partitions lie: in the caller's memory, or in the payload."""
-    if place is not None:
-        return _arena(table, place, call)
-    views = await call.payload.whole()
-    if len(views) == 1 and len(positions) != 1:  # a stock stub sends all in one
-        views = _cut(views[0], [table.partitions[p] for p in positions], compression)
-    if len(views) != len(positions):
-        raise WireError(f"{len(positions)} partitions are announced, {len(views)} came")
-    return Parts({p: part_array(view, table.partitions[p], compression) for p, view in zip(positions, views)})
-
-
-def _arriving(
-    table: Table, request: pb.PushRequest, positions: Sequence[int], call: Call
-) -> Callable[[], AsyncIterator[Gradient]] | None:
-    """The gradients of partitions as they come; None if all are here, or it is not one part for each."""
-    payload = call.payload
-    if payload.is_here or len(payload.sizes) != len(positions):
-        return None
-    compression = parse(request.compression or "none")
-
-    async def gradients() -> AsyncIterator[Gradient]:
-        async for batch in payload.batches():
-            arrays = {
-                positions[i]: part_array(view, table.partitions[positions[i]], compression)
-                for i, view in batch
-            }
-            yield Gradient(request.writer, request.sequence, Parts(arrays), frozenset(arrays))
-
-    return gradients
-
-
-def _cut(view: memoryview, partitions: Sequence[Partition], compression: Compression) -> list[memoryview]:
-    views, begin = [], 0
-    for partition in partitions:
-        end = begin + partition.size * wire_dtype(dtype_from_name(partition.dtype), compression).itemsize
-        views.append(view[begin:end])
-        begin = end
-    if begin != len(view):
-        raise WireError(f"{len(view)} bytes came for partitions of {begin} bytes")
-    return views
-
-
-def _reply_parts(table: Table, pull: Pull, part: Part | None, call: Call) -> None:
-    """One part for each partition here, so that the caller knows where each belongs; empty if unchanged."""
-    if part is None or not pull.changed:
-        return
-    changed = set(pull.changed)
-    call.reply_parts([part(p) if p in changed else b"" for p in range(len(table.partitions))])
-
-
-def _stream_parts(table: Table, pull: Pull, part: Part, positions: AsyncIterator[int], call: Call) -> None:
-    """As `_reply_parts`, for values that are still being made."""
-    changed = set(pull.changed)
-    sizes = [p.nbytes if i in changed else 0 for i, p in enumerate(table.partitions)]
-
-    async def parts() -> AsyncIterator[tuple[int, memoryview]]:
-        for position, size in enumerate(sizes):
-            if not size:
-                yield position, memoryview(b"")
-        async for position in positions:
-            yield position, part(position)
-
-    call.reply_parts(parts(), sizes)
 
 
 def _pull_reply(host: Host, waiting: Waiting, committed: int) -> pb.PullReply:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psframework import optim
-from psframework.errors import DeadlineExceeded, Evicted, StaleTerm, UnknownTable
+from psframework.errors import DeadlineExceeded, Evicted, PeerLost, StaleTerm, UnknownTable
 from psframework.parameter_server.clocks import gate_for
 from psframework.parameter_server.dedupe import Outcome
 from psframework.parameter_server.host import SMALL_BYTES, Host, Push, Waiting
@@ -16,7 +16,7 @@ from psframework.parameter_server.layout import Layout, ParameterSpec
 from psframework.parameter_server.partition import Balanced
 from psframework.parameter_server.policy import ASP, BSP, SSP, Policy
 from psframework.parameter_server.roster import Entry, Roster
-from psframework.parameter_server.sources import Arena
+from psframework.parameter_server.sources import Arena, Parts
 from psframework.parameter_server.table import Gradient, Pull, Table
 from psframework.rpc.deadline import Deadline
 
@@ -205,3 +205,99 @@ async def test_a_cancelled_push_leaves_the_next_one_intact(size):
     await h.pull(pull, after())
     assert np.all(seen == -3)
     await h.close()
+
+
+LARGE = 3 * SMALL_BYTES  # three partitions
+
+
+def arriving(table_host: Host, writer: int, sequence: int, queue: asyncio.Queue[int | None]) -> Push:
+    """A push of ones, whose partitions come as their positions do in the queue; None cuts it off."""
+    partitions = table_host.table.partitions
+
+    async def gradients():
+        while (position := await queue.get()) is not None:
+            source = Parts({position: np.ones(partitions[position].size, np.float32)})
+            yield Gradient(writer, sequence, source, frozenset({position}))
+        raise PeerLost("the connection broke")
+
+    present = range(len(partitions))
+    return Push(writer, sequence, sequence - 1, _unused, arriving=gradients, present=present)
+
+
+async def _unused() -> Gradient:
+    raise AssertionError
+
+
+async def test_partitions_are_applied_and_answered_while_others_are_on_their_way():
+    h, queue = host(ASP(), LARGE), asyncio.Queue()
+    count = len(h.table.partitions)
+    assert count > 2
+    pull, seen = waiting(h, 10, 1)
+    flow = await h.push_pull_flow(arriving(h, 10, 1, queue), pull, after())
+    assert pull.pull.changed == list(range(count))
+    assert pull.pull.versions == [2] * count
+    queue.put_nowait(1)
+    assert await anext(flow) == 1
+    first = h.table.packed_offsets[1] // 4
+    assert np.all(seen[first : first + h.table.partitions[1].size] == -1)
+    assert h.gate.next_step == 0
+    for position in {*range(count)} - {1}:
+        queue.put_nowait(position)
+        assert await anext(flow) == position
+    assert h.gate.outcome(10, 0) is Outcome.APPLIED
+    assert np.all(seen == -1)
+    assert h.table.versions == [2] * count
+
+
+async def test_a_push_that_broke_off_is_finished_by_its_repetition_and_counts_once():
+    h, queue = host(ASP(), LARGE), asyncio.Queue()
+    count = len(h.table.partitions)
+    for item in (2, None):
+        queue.put_nowait(item)
+    with pytest.raises(PeerLost, match="broke"):
+        await h.push(arriving(h, 10, 1, queue), after())
+    pull, seen = waiting(h, 10, 1)
+    flow = await h.push_pull_flow(arriving(h, 10, 1, queue), pull, after())
+    assert pull.pull.versions == [2] * count
+    for position in range(count):
+        queue.put_nowait(position)
+        assert await anext(flow) == position
+    assert np.all(seen == -1)
+    assert h.table.versions == [2] * count
+    assert h.table.dedupe[0].through(10) == 1
+
+
+async def test_what_had_no_gradient_comes_along_if_it_is_wanted_and_versions_never_run_ahead():
+    h, queue = host(ASP(), LARGE), asyncio.Queue()
+    count = len(h.table.partitions)
+    push_1 = arriving(h, 10, 1, queue)
+    push_1.present = [1]
+    pull, seen = waiting(h, 10, 1)
+    pull.pull.known = [0] + [1] * (count - 1)
+    flow = await h.push_pull_flow(push_1, pull, after())
+    assert pull.pull.changed == [0, 1]
+    assert pull.pull.versions == [1, 2]
+    assert await anext(flow) == 0
+    await h.push(push(h, 11, 0, 5.0), after())  # another writer, meanwhile
+    queue.put_nowait(1)
+    assert await anext(flow) == 1
+    assert h.table.versions[1] == 3
+    first = h.table.packed_offsets[1] // 4
+    assert seen[first] == -6
+
+
+async def test_a_writer_fenced_on_the_way_changes_nothing_any_more():
+    h, queue = host(ASP(), LARGE), asyncio.Queue()
+    flow = await h.push_pull_flow(arriving(h, 10, 1, queue), waiting(h, 10, 1)[0], after())
+    queue.put_nowait(0)
+    assert await anext(flow) == 0
+    h.fence(10)
+    queue.put_nowait(1)
+    with pytest.raises(Evicted):
+        await anext(flow)
+    assert h.table.versions[1] == 1
+
+
+async def test_bsp_takes_a_push_whole():
+    h = host(BSP(), LARGE)
+    assert await h.push_pull_flow(arriving(h, 10, 1, asyncio.Queue()), waiting(h, 10, 1)[0], after()) is None

@@ -88,3 +88,26 @@ def test_reply_parts_check_their_sizes() -> None:
 def test_a_caller_without_a_session_shares_nothing() -> None:
     with pytest.raises(WireError, match="no session"):
         Call(PEER, Deadline.NEVER).segments(1)
+
+
+async def test_batches_hold_all_that_is_here() -> None:
+    incoming = Incoming([1, 1, 1], [view(b"a")])
+    incoming.feed(2, view(b"c"))
+    assert not incoming.is_here
+    batches = incoming.batches()
+    assert await anext(batches) == [(0, b"a"), (2, b"c")]
+    later = asyncio.ensure_future(anext(batches))
+    await asyncio.sleep(0)
+    incoming.feed(1, view(b"b"))
+    assert await later == [(1, b"b")]
+    assert incoming.is_here
+    assert [batch async for batch in batches] == []
+
+
+async def test_batches_end_with_the_error_of_the_payload() -> None:
+    incoming = Incoming([1, 1], [view(b"a")])
+    incoming.fail(PeerLost("gone"))
+    batches = incoming.batches()
+    assert await anext(batches) == [(0, b"a")]
+    with pytest.raises(PeerLost):
+        await anext(batches)
