@@ -169,8 +169,8 @@ class Acceptor:
             info = handshake.info_of(hello.sender, holder.uri if holder else None)
             peer = self._make_peer(info, Segments(self._options.segment_bytes))
             session = self._sessions[hello.session] = Accepted(peer)
-        elif session.peer.info.name != hello.sender.name or session.peer.info.role != hello.sender.role:
-            raise WireError("the session belongs to another member")
+        elif handshake.identity_of(session.peer.info) != hello.sender:
+            raise WireError("the session belongs to another member, or to another life of it")
         return session
 
     def _attach(self, session: Accepted, hello: Hello, context: Any) -> Link:
@@ -181,7 +181,11 @@ class Acceptor:
             session.expiry.cancel()
             session.expiry = None
         link = session.peer.new_link(context)
-        session.peer.attach(hello.state, link, session.peer.ask_for_stripes)
+        try:
+            session.peer.attach(hello.state, link, session.peer.ask_for_stripes)
+        except PsfError as error:
+            session.peer.fail("refused", f"{session.peer.info.name} can't go on with its session: {error}")
+            raise
         return link
 
     def _expect_resume(self, session: Accepted) -> None:

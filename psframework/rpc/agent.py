@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -31,6 +32,15 @@ from psframework.wire.shm import Segment
 log = logging.getLogger("psframework.rpc")
 
 REMEMBERED_DEAD = 4096
+
+
+def _closed(name: str) -> PeerLost:
+    return PeerLost(
+        f"this process ended its connections before {name} answered",
+        peer=name,
+        reason="closed",
+        may_have_run=False,
+    )
 
 
 class Agent:
@@ -119,12 +129,15 @@ class Agent:
             raise ArgumentError("the agent is closed")
         if incarnation is not None and self._is_fenced(name, incarnation):
             raise PeerLost(f"{name} was declared dead", peer=name, reason="lease", may_have_run=False)
-        async with self._opening.setdefault(name, asyncio.Lock()):
+        target = Target(tuple(addresses), Identity(name=name, role=role, incarnation=incarnation or 0))
+        async with self._one_at_a_time(name, deadline):
             peer = self.peer_for(name, incarnation)
             if peer is not None and peer.info.role == role:
                 return peer
-            expected = Identity(name=name, role=role, incarnation=incarnation or 0)
-            peer = await self._dial(Target(tuple(addresses), expected), deadline)
+            peer = await self._dial(target, deadline)
+            if self._is_fenced(name, peer.info.incarnation):
+                peer.fail("lease", f"{name} (incarnation {peer.info.incarnation}) was declared dead")
+                raise PeerLost(f"{name} was declared dead", peer=name, reason="lease", may_have_run=False)
             await peer.prove_shared_memory()
             return peer
 
@@ -162,13 +175,34 @@ class Agent:
     ) -> None:
         await self.close()
 
+    @asynccontextmanager
+    async def _one_at_a_time(self, name: str, deadline: Deadline) -> AsyncIterator[None]:
+        lock = self._opening.setdefault(name, asyncio.Lock())
+        try:
+            async with asyncio.timeout(deadline.seconds()):
+                await lock.acquire()
+        except TimeoutError:
+            text = f"can't reach {name}: an attempt that began before is still under way"
+            raise PeerLost(text, peer=name, reason="closed", may_have_run=False) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
     async def _dial(self, target: Target, deadline: Deadline) -> Peer:
+        if self._closed:  # while it waited for its turn
+            raise _closed(target.expected.name)
         dialer = Dialer(target, self.identity, self._security, self._home, self._new_peer)
         opened: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(dialer.run(opened, deadline), name=f"psf-session-{target.expected.name}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: opened.cancel())  # it may have been cancelled before its first step
+
+        def ended(_: object) -> None:  # perhaps cancelled, even before its first step
+            self._tasks.discard(task)
+            if not opened.done():
+                opened.set_exception(_closed(target.expected.name))
+
+        task.add_done_callback(ended)
         try:
             return await opened
         except asyncio.CancelledError:

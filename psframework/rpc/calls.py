@@ -26,7 +26,8 @@ OnPart = Callable[[int, memoryview], None]
 class Pending:
     """One call that waits for its reply."""
 
-    __slots__ = ("call", "cost", "future", "method", "number", "on_part", "payload", "response_type", "tick")
+    __slots__ = ("call", "cost", "future", "method", "number", "on_part", "payload", "response_type", "tick",
+                 "ticket")  # fmt: skip
 
     def __init__(
         self, method: str, response_type: type[Message], payload: Outgoing, on_part: OnPart | None
@@ -40,6 +41,7 @@ class Pending:
         self.number = 0  # of the frame; 0 while it waits for the window
         self.cost = 0  # of the reply, while its payload arrives
         self.tick = 0
+        self.ticket = 0  # of the window, while it waits for it
 
     def wanted(self) -> bool:
         """Whether anybody still waits."""
@@ -90,7 +92,9 @@ class Calls:
         pending.tick = self._alarms.add(pending.call, deadline)
         payload = pending.payload
         cost = frames.cost(header, payload.lane, payload.sizes)
-        self._port.when_admitted(cost, pending.wanted, lambda: self._send(pending, header, deadline))
+        pending.ticket = self._port.when_admitted(
+            cost, pending.wanted, lambda: self._send(pending, header, deadline)
+        )
 
     def cancel(self, pending: Pending) -> None:
         """Nobody waits for this call any more: tells the other end, if it has not answered."""
@@ -105,6 +109,7 @@ class Calls:
         else:
             del self._pending[pending.call]
             pending.payload.free()
+            self._port.withdraw(pending.ticket)
 
     def reply(self, frame: Frame) -> None:
         """Takes a reply. WireError if no such call was made; a wrong payload fails only its call."""
@@ -186,8 +191,8 @@ class Calls:
             future.set_result((response, parts))
         except (DecodeError, PsfError) as error:
             future.set_exception(WireError(f"{self._peer} answered {pending.method} wrongly: {error}"))
-        except Exception as error:  # of `on_part`
-            future.set_exception(error)
+        except BaseException as error:  # of `on_part`
+            future.set_exception(_raisable(error))
 
     def _inline_parts(self, frame: Frame, pending: Pending) -> list[memoryview]:
         frames.check_payload(frame, self._port.agreed, self._max_payload)
@@ -213,8 +218,8 @@ class Calls:
                 self._expect(pending, list(frame.sizes), response)
         except (DecodeError, PsfError) as error:
             self._refuse(pending, WireError(f"{self._peer} answered {pending.method} wrongly: {error}"))
-        except Exception as error:  # of `on_part`
-            self._refuse(pending, error)
+        except BaseException as error:  # of `on_part`
+            self._refuse(pending, _raisable(error))
 
     def _reply_shared(self, pending: Pending, frame: Frame, response: Message) -> None:
         views = self._segments.views(frame.segment, frame.offsets, frame.sizes)
@@ -239,8 +244,8 @@ class Calls:
             elif not future.done():
                 try:
                     on_part(index, view)
-                except Exception as error:
-                    self._refuse(pending, error)
+                except BaseException as error:
+                    self._refuse(pending, _raisable(error))
 
         def done() -> None:
             if pending.call in self._pending:
@@ -250,7 +255,7 @@ class Calls:
 
         self._bulk.expect((pending.call, True), sizes, feed, done)
 
-    def _refuse(self, pending: Pending, error: Exception) -> None:
+    def _refuse(self, pending: Pending, error: BaseException) -> None:
         if not pending.future.done():
             pending.future.set_exception(error)
         if pending.call in self._pending:
@@ -272,3 +277,12 @@ class Calls:
             text = f"{self._peer} did not answer {pending.method} within its deadline"
             pending.future.set_exception(DeadlineExceeded(text))
             self.cancel(pending)
+
+
+def _raisable(error: BaseException) -> BaseException:
+    """What a callback raised, in a form that a future takes and that cancels nobody."""
+    if isinstance(error, StopIteration | asyncio.CancelledError):
+        wrapped = RuntimeError(f"on_part raised {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+    return error

@@ -166,14 +166,17 @@ class Dispatcher:
     def _run_inline(self, running: Running, handler: Handler, message: Message, call: Call) -> None:
         try:
             response = handler(message, call)
-        except Exception as error:
+            if isinstance(response, Message) and not call.reply_sizes:
+                self._consume(running)
+                self._replies.plain(running.number, response, alone=self.alone)
+                return
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what follows in the same message must still be taken
             self._fail(running, error)
             return
         if not isinstance(response, Message):  # a callable that hides an async function
             self._start(running, _awaited(response), message, call)
-        elif not call.reply_sizes:
-            self._port.session.consumed += running.cost
-            self._replies.plain(running.number, response, alone=self.alone)
         else:
             self._start(running, _finished(response), message, call)
 
@@ -203,20 +206,22 @@ class Dispatcher:
             text = "cancelled: the deadline passed, or the caller gave up"
             self._replies.error(running.number, DeadlineExceeded(text))
             raise
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # also SystemExit: no call may end the service
             self._log(running, error)
             self._replies.error(running.number, error)
         finally:
             self._end(running)
 
-    def _log(self, running: Running, error: Exception) -> None:
+    def _log(self, running: Running, error: BaseException) -> None:
         seconds = time.monotonic() - running.began if running.began else 0.0
         log_failure(running.method[:200], self._peer.info.name, error, seconds)
 
     def _free(self, number: int) -> None:
         self._port.post(Frame(kind=frames.FREE, call=number))  # type: ignore[arg-type]
 
-    def _fail(self, running: Running, error: Exception) -> None:
+    def _fail(self, running: Running, error: BaseException) -> None:
         self._log(running, error)
         self._replies.error(running.number, error)
         self._end(running)

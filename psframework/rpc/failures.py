@@ -6,7 +6,7 @@ import grpc
 
 from psframework.errors import PsfError
 from psframework.observe.logs import get_logger
-from psframework.rpc.status import status_code
+from psframework.rpc.status import status_code, text_of
 
 LONGEST = 500  # characters of an error's text in the log; peers choose it
 
@@ -21,7 +21,7 @@ def log_failure(method: str, peer: str, error: BaseException, seconds: float) ->
         seconds: how long it ran.
     """
     fields = _fields(method, peer, status_code(error), seconds)
-    text = f"{type(error).__name__}: {error}"[:LONGEST]
+    text = f"{type(error).__name__}: {text_of(error)}"[:LONGEST]
     log = get_logger("psframework.rpc")
     if isinstance(error, PsfError):
         log.warning("call failed", **fields, error=text)

@@ -34,6 +34,9 @@ PROTOCOL: Final = 1
 MAX_MESSAGE: Final = 64 << 20
 """Largest message of the call stream in bytes; a payload above 64 KiB takes another lane if there is one."""
 
+MAX_HEADER: Final = MAX_MESSAGE // 2
+"""Largest request or response message without its payload, in bytes."""
+
 MAX_PARTS: Final = 65_536
 FRAME_COST: Final = 128
 """What a call without payload costs of the window, in bytes: about what it holds in memory."""

@@ -63,7 +63,7 @@ def check_expected(hello: Hello, local: PeerInfo) -> None:
             f"not {expected.incarnation}",
             peer=local.name,
             reason="incarnation",
-            may_have_run=hello.connection > 1,
+            may_have_run=hello.resumed,
         )
     job = hello.sender.job
     if job and local.job and job != local.job:
@@ -86,6 +86,26 @@ def read_welcome(data: object) -> Welcome:
     _check_identity(welcome.sender)
     _check_state(welcome.state)
     return welcome
+
+
+def check_answer(expected: Identity, sender: Identity) -> None:
+    """Refuses whoever answered in place of the one that was dialled; empty fields match anybody.
+
+    TLS proves the expected role and name, so what an answer says beyond them must not count.
+
+    Raises:
+        PeerLost: another member, or another life of it, answered; the call surely did not run there.
+    """
+    named = (expected.name or sender.name) == sender.name and (expected.role or sender.role) == sender.role
+    if named and expected.incarnation in (0, sender.incarnation):
+        return
+    raise PeerLost(
+        f"{sender.name} ({sender.role}, incarnation {sender.incarnation}) answered in place of "
+        f"{expected.name} ({expected.role}, incarnation {expected.incarnation or 'any'})",
+        peer=expected.name,
+        reason="incarnation" if named else "refused",
+        may_have_run=False,
+    )
 
 
 def hello_message(hello: Hello) -> bytes:

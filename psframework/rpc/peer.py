@@ -145,14 +145,14 @@ class Peer:
             PeerLost: the peer died; `.may_have_run` is False if the call surely did not start.
             PsfError: what the handler raised: its own class if it is one of ours, else RemoteError.
         """
-        if self._lost is not None:
-            raise self._lost_again()
+        self._check_living()
         if deadline.expired:
             raise DeadlineExceeded(f"the deadline passed before {method} was called")
         header = request.SerializeToString()
-        if len(header) > frames.MAX_MESSAGE // 2:
+        if len(header) > frames.MAX_HEADER:
             raise ArgumentError(f"a request of {len(header)} bytes: pass bulk data as parts")
         payload = await self._outgoing(parts, deadline) if parts else NOTHING
+        self._check_living(payload)
         pending = Pending(method, response_type, payload, on_part)
         self._calls.start(pending, header, deadline)
         try:
@@ -170,8 +170,7 @@ class Peer:
             ConfigurationError: the shared-memory lane was not agreed on.
             PeerLost, PermissionDenied, ResourceExhausted, WireError, DeadlineExceeded: the peer refused it.
         """
-        if self._lost is not None:
-            raise self._lost_again()
+        self._check_living()
         if Lane.SHM not in self._port.agreed:
             raise ConfigurationError(f"no shared memory with {self.info.name}: another host, or not allowed")
         return await self.segments.share(segment)
@@ -197,7 +196,7 @@ class Peer:
         """What the other side must know of this one when a connection begins."""
         state = handshake.link_state(self._home.options, self._home.segment_path, self.segments.key)
         session = self._port.session
-        state.received, state.consumed = session.received, session.consumed
+        state.received, state.consumed = session.report()
         state.transfers.extend(self.bulk.states())
         return state
 
@@ -211,6 +210,8 @@ class Peer:
         self._agree(state)
         port.attach(link)
         self.bulk.attach(open_stripes)
+        if port.session.owes_report:  # consumed since this end told its state
+            link.report_soon()
 
     def detach(self, link: Link | None) -> bool:
         """A connection has ended. Returns whether it was the one in use."""
@@ -245,6 +246,15 @@ class Peer:
 
     def receive(self, data: bytes) -> None:
         """Takes one message. WireError if it can't be right: the session is then given up."""
+        try:
+            self._receive(data)
+        except WireError:
+            raise
+        except BaseException as error:  # a fault here: what followed in the message would never be answered
+            self.fail("closed", f"a message of {self.info.name} could not be taken: {error!r}")
+            raise
+
+    def _receive(self, data: bytes) -> None:
         batch = frames.decode_batch(data)
         port = self._port
         port.session.acknowledge(batch.acknowledged)
@@ -260,8 +270,8 @@ class Peer:
                 self._calls.reply(frame)
             else:
                 self._control(kind, frame)
-                if self._lost is not None:
-                    return
+            if self._lost is not None:
+                return
 
     def fail(self, reason: str, message: str) -> None:
         """The session has ended for good: all that waits ends with PeerLost. Later calls too."""
@@ -275,6 +285,12 @@ class Peer:
         self.segments.close()
         self._ended.set()
         self._on_lost(self)
+
+    def _check_living(self, payload: Outgoing = NOTHING) -> None:
+        """Raises PeerLost, and gives `payload` back, if the session has ended."""
+        if self._lost is not None:
+            payload.free()
+            raise self._lost_again()
 
     def _lost_again(self) -> PeerLost:
         reason = self._lost.reason if self._lost else ""

@@ -40,7 +40,7 @@ class Replies:
 
     def plain(self, number: int, response: Message, *, alone: bool = False) -> None:
         """Replies without a payload; `alone` if no other reply is expected in this turn of the loop."""
-        header = response.SerializeToString()
+        header = _header(response)
         frame = Frame(kind=frames.REPLY, call=number, header=header)  # type: ignore[arg-type]
         cost = frames.FRAME_COST + len(header)
         self._port.when_admitted(cost, _always, lambda: self._post(frame, alone=alone))
@@ -63,7 +63,7 @@ class Replies:
 
         In shared memory they leave together: one copy of all costs less there than a message for each.
         """
-        frame = Frame(kind=frames.REPLY, call=number, header=response.SerializeToString())  # type: ignore[arg-type]
+        frame = Frame(kind=frames.REPLY, call=number, header=_header(response))  # type: ignore[arg-type]
         lanes = self._port.lanes
         large = sum(call.reply_sizes) > INLINE_BYTES
         if (
@@ -89,7 +89,7 @@ class Replies:
         if held is not None:
             held.free()
 
-    def _send(self, frame: Frame, payload: Outgoing, started: asyncio.Future[Sending] | None = None) -> None:
+    def _send(self, frame: Frame, payload: Outgoing, started: asyncio.Future[Sending] | None = None) -> int:
         payload.fill(frame)
         if payload.lane == frames.SHM:
             self._held[frame.call] = payload
@@ -106,14 +106,18 @@ class Replies:
                     self._streams[frame.call] = SENT
                     started.set_result(sending)
 
-        self._port.when_admitted(frames.cost(frame.header, payload.lane, payload.sizes), wanted, send)
+        return self._port.when_admitted(frames.cost(frame.header, payload.lane, payload.sizes), wanted, send)
 
     async def _stream(self, frame: Frame, parts: PartStream, sizes: tuple[int, ...]) -> None:
         """Sends the frame first, then each part as the handler's iterator makes it."""
         started: asyncio.Future[Sending] = asyncio.get_running_loop().create_future()
         self._streams[frame.call] = WAITING
-        self._send(frame, Outgoing(frames.STRIPED, sizes, None), started)
-        sending = await started
+        ticket = self._send(frame, Outgoing(frames.STRIPED, sizes, None), started)
+        try:
+            sending = await started
+        except asyncio.CancelledError:
+            self._port.withdraw(ticket)
+            raise
         async for index, part in parts:
             await self._bulk.add(sending, index, byte_views((part,))[0])
         if not sending.is_whole:
@@ -122,6 +126,14 @@ class Replies:
 
     def _post(self, frame: Frame, *, alone: bool = False) -> None:
         self._port.post(frame, alone=alone)
+
+
+def _header(response: Message) -> bytes:
+    """The reply's message; larger than what the other end can receive, it would break every connection."""
+    header = response.SerializeToString()
+    if len(header) > frames.MAX_HEADER:
+        raise ArgumentError(f"a reply of {len(header)} bytes: pass bulk data with `reply_parts`")
+    return header
 
 
 def _always() -> bool:

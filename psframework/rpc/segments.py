@@ -189,11 +189,14 @@ class Segments:
             if total < COPY_IN_THREAD:
                 _copy(view, offsets, parts)
             else:
-                await asyncio.get_running_loop().run_in_executor(None, _copy, view, offsets, parts)
+                copying = asyncio.get_running_loop().run_in_executor(None, _copy, view, offsets, parts)
+                await asyncio.shield(copying)
+        except asyncio.CancelledError:
+            # The copy still runs in its thread: the range is free once that has ended.
+            copying.add_done_callback(lambda _: region.free())
+            raise
         except BaseException:
-            # A cancelled copy may still run in its thread, so the range can't be used again.
-            region.arena.segment.close()
-            self._arenas = [arena for arena in self._arenas if arena is not region.arena]
+            region.free()
             raise
         places = [region.begin + offset for offset in offsets]
         return Outgoing(frames.SHM, sizes, segment=region.arena.number, offsets=places, release=region.free)

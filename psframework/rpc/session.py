@@ -102,8 +102,6 @@ class Session:
         self.give_back(consumed)
         self._unsent.extendleft(reversed(self._unacknowledged))
         self._unacknowledged.clear()
-        self._reported = self.received
-        self._reported_consumed = self.consumed
 
     # Receiving
 
@@ -138,7 +136,7 @@ class Session:
         )
 
     def report(self) -> tuple[int, int]:
-        """(received, consumed) for the head of a message."""
+        """(received, consumed) for the head of a message, or for a handshake."""
         self._reported = self.received
         self._reported_consumed = self.consumed
         return self.received, self.consumed

@@ -119,12 +119,12 @@ def error_to_detail(error: BaseException, *, limit: int = STREAM_TEXT) -> ErrorD
         detail.traceback = _cut(error.remote_traceback, limit)
         detail.builtin_base = base.__name__ if base else ""
     elif row is not None:
-        detail = ErrorDetail(type=row.error.__name__, message=_cut(_text(error), limit))
+        detail = ErrorDetail(type=row.error.__name__, message=_cut(text_of(error), limit))
         for name, _ in row.fields:
             detail.fields[name] = json.dumps(getattr(error, name))
     else:
         base = _builtin_base(type(error))
-        detail = ErrorDetail(type=_type_name(type(error)), message=_cut(_text(error), limit))
+        detail = ErrorDetail(type=_type_name(type(error)), message=_cut(text_of(error), limit))
         detail.traceback = _cut("".join(traceback.format_exception(error)), limit)
         detail.builtin_base = base.__name__ if base else ""
     return detail
@@ -252,7 +252,8 @@ def _field(text: str, kind: type) -> object | None:
     return value if type(value) is kind else None
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """`str(error)`, whatever its `__str__` does."""
     try:
         return str(error)
     except Exception:  # a broken __str__ of users' code must not hide the error itself

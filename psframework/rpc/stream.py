@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import types
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol
 
@@ -50,7 +50,8 @@ class Port:
         self.lanes = self.agreed
         self.stats = LaneStats()
         self._link: Link | None = None
-        self._waiting: deque[tuple[int, Callable[[], bool], Callable[[], None]]] = deque()
+        self._waiting: OrderedDict[int, tuple[int, Callable[[], bool], Callable[[], None]]] = OrderedDict()
+        self._last_ticket = 0
 
     def attach(self, link: Link | None) -> None:
         """Frames leave through `link` from now on; None while there is no connection."""
@@ -73,23 +74,44 @@ class Port:
             self._link.wake(now=alone)
         return number
 
-    def when_admitted(self, cost: int, wanted: Callable[[], bool], send: Callable[[], None]) -> None:
-        """Runs `send` once the window has room for `cost` bytes, in order, if `wanted` still says so."""
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything waits for the window."""
+        return bool(self._waiting)
+
+    def when_admitted(self, cost: int, wanted: Callable[[], bool], send: Callable[[], None]) -> int:
+        """Runs `send` once the window has room for `cost` bytes, in order, if `wanted` still says so.
+
+        Returns:
+            A ticket for `withdraw`; 0 if it was sent.
+        """
         if not self._waiting and self.session.admit(cost):
             send()
-        else:
-            self._waiting.append((cost, wanted, send))
+            return 0
+        self._last_ticket += 1
+        self._waiting[self._last_ticket] = (cost, wanted, send)
+        return self._last_ticket
+
+    def withdraw(self, ticket: int) -> None:
+        """Who waited for the window gave up: nothing of it is kept, and others need not wait behind it."""
+        if self._waiting.pop(ticket, None) is not None:
+            self._admit_waiting()
 
     def give_back(self, consumed: int) -> None:
         """The other end has consumed payload: lets what waits for the window go."""
         self.session.give_back(consumed)
+        if self._waiting:
+            self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
         while self._waiting:
-            cost, wanted, send = self._waiting[0]
-            if wanted():
-                if not self.session.admit(cost):
-                    return
-                send()
-            self._waiting.popleft()
+            cost, wanted, send = next(iter(self._waiting.values()))
+            if not wanted():
+                send = _nothing
+            elif not self.session.admit(cost):
+                return
+            self._waiting.popitem(last=False)
+            send()
 
     def drop_waiting(self) -> None:
         """Forgets what waits for the window; the peer is lost."""
@@ -271,6 +293,10 @@ class _Started:
                     waits_for = self._writing.send(value)
             except StopIteration:
                 self._done = True
+
+
+def _nothing() -> None:
+    pass
 
 
 async def close_quietly(channel: grpc.aio.Channel) -> None:
