@@ -12,7 +12,14 @@ from typing import Protocol, Self, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from psframework.errors import ConfigurationError, DeadlineExceeded, PeerLost, PsfError, StaleTerm
+from psframework.errors import (
+    ConfigurationError,
+    ContextClosed,
+    DeadlineExceeded,
+    PeerLost,
+    PsfError,
+    StaleTerm,
+)
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.security import Security
 from psframework.rpc.status import DETAILS_KEY, from_rpc_error
@@ -79,11 +86,13 @@ class Line:
         self.security = security
         self.terms = terms or Terms()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._closed = True
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
@@ -110,6 +119,7 @@ class Line:
 
         Raises:
             DeadlineExceeded: nobody answered; tells the last error.
+            ContextClosed: the line was closed meanwhile.
             PsfError: what the coordinator answered.
         """
         pause, last = FIRST_PAUSE, "no attempt was made"
@@ -163,10 +173,20 @@ class Line:
             if _is_silence(failure, error):
                 raise _Unanswered(str(failure)) from None
             raise failure from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                raise self._gone() from None  # gRPC's word for a call whose channel was closed
+            raise
         self.terms.observe(response, address)
         return response
 
+    def _gone(self) -> ContextClosed:
+        return ContextClosed("this process has left the cluster: connect again")
+
     def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._closed:
+            raise self._gone()
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self.security.channel(address, role=ROLE)

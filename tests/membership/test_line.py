@@ -1,8 +1,10 @@
 """The line to the coordinator: addresses in turn, terms, and errors that are answers."""
 
+import asyncio
+
 import pytest
 
-from psframework.errors import ConfigurationError, DeadlineExceeded, NotRegistered, StaleTerm
+from psframework.errors import ConfigurationError, ContextClosed, DeadlineExceeded, NotRegistered, StaleTerm
 from psframework.membership.line import Addresses, Line, Terms
 from psframework.membership.store import MemoryStore
 from psframework.proto.v1 import coordinator_pb2 as pb
@@ -67,3 +69,17 @@ async def test_an_answer_is_not_tried_again(served) -> None:
             before=lambda: updates.append(1),
         )
         assert updates == [1]
+
+
+async def test_a_call_that_still_runs_when_the_line_is_closed(served) -> None:
+    request = pb.JoinRequest(role="trainer", job="j", lease_seconds=5, timeout_seconds=5)
+    async with Line(served.addresses, Security.plaintext()) as line:
+        joined = await line.call("Join", request, pb.JoinResponse, Deadline.after(10))
+        enter = pb.EnterBarrierRequest(name="b", count=2, incarnation=joined.member.incarnation, entry=1)
+        call = line.call("EnterBarrier", enter, pb.EnterBarrierResponse, Deadline.after(30), patient=True)
+        waiting = asyncio.create_task(call)
+        await members(line)  # it is under way
+    with pytest.raises(ContextClosed, match="left the cluster"):
+        await waiting
+    with pytest.raises(ContextClosed, match="connect again"):
+        await members(line)
