@@ -13,7 +13,7 @@ from psframework.proto.v1.call_pb2 import Chunk
 from psframework.rpc import frames, handshake
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.dial import CONNECT, STRIPE
-from psframework.rpc.frames import Frame, FrameBatch, Hello, LinkState
+from psframework.rpc.frames import Frame, FrameBatch, Hello, Identity, LinkState
 from psframework.rpc.options import channel_options
 
 
@@ -221,3 +221,24 @@ async def test_noise_on_a_stripe_ends_its_session_only(office: Any) -> None:
         await stream.write(b"\x07\x07\x07")
         assert await stripe.ended() is grpc.StatusCode.DATA_LOSS
     assert await office.echo(good, "fine") == "fine"
+
+
+async def test_a_state_that_can_not_be_right_leaves_no_session(office: Any) -> None:
+    async with Stranger(office.address) as stranger:
+        stream = await stranger.open(hello(state=LinkState(window=1 << 20, received=5)))
+        with pytest.raises(WireError, match="never sent"):
+            handshake.read_welcome(await stream.read())
+    assert office.agent.peers == () and not office.agent._acceptor._sessions
+
+
+@pytest.mark.parametrize("changed", [{"incarnation": 78}, {"job": "other"}])
+async def test_a_session_is_not_resumed_by_another_life(office: Any, changed: dict[str, Any]) -> None:
+    session = os.urandom(16)
+    async with Stranger(office.address) as first, Stranger(office.address) as second:
+        await (await first.open(hello(session))).read()
+        other = hello(session, connection=2, resumed=True)
+        other.sender.MergeFrom(Identity(**changed))
+        stream = await second.open(other)
+        with pytest.raises(WireError, match="another life"):
+            handshake.read_welcome(await stream.read())
+        assert office.agent.peers[0].lost is None

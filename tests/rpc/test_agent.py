@@ -175,3 +175,32 @@ async def test_over_mtls_a_wrong_certificate_is_refused(
         await call_over_tls(office, address, folders[folder], **claim)
     answer, _ = await call_over_tls(office, address, folders["worker"])
     assert answer == "x"
+
+
+async def test_who_is_dead_is_not_accepted_under_its_name_alone(office: Any) -> None:
+    agent = await office.client()
+    agent.lost("office", office.agent.identity.incarnation)
+    with pytest.raises(PeerLost, match="declared dead"):
+        await office.dial(agent)
+    assert agent.peers == ()
+
+
+async def test_every_connect_has_its_own_deadline_and_ends_with_the_agent(office: Any) -> None:
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    agent = await office.client()
+
+    def connect(seconds: float) -> asyncio.Task[Any]:
+        deadline = Deadline.after(seconds)
+        return asyncio.create_task(agent.connect([address], name="x", role="server", deadline=deadline))
+
+    first, second, third = connect(30), connect(30), connect(0.1)
+    async with asyncio.timeout(5):
+        with pytest.raises(PeerLost, match="under way"):
+            await third
+        await agent.close()
+        for each in (first, second):
+            with pytest.raises(PeerLost, match="ended its connections"):
+                await each
+    assert not agent._tasks
+    silent.close()

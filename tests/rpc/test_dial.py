@@ -11,7 +11,11 @@ import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
 from psframework.errors import PeerLost, PermissionDenied, PsfError, WireError
+from psframework.rpc import handshake
+from psframework.rpc.accept import SERVICE
+from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.frames import LinkState, Welcome
 from psframework.rpc.options import server_options
 from psframework.rpc.security import Security
 from psframework.testing.faults import FaultyLink
@@ -225,3 +229,80 @@ async def test_a_wrong_token_is_refused(office: Any) -> None:
     office.agent._acceptor._security = Security.plaintext("secret" * 8)
     with pytest.raises((PermissionDenied, WireError), match="token"):
         await office.peer()
+
+
+async def test_the_declared_dead_stay_away_when_the_connection_heals(office: Any, link: FaultyLink) -> None:
+    agent = await office.client()
+    peer = await office.dial(agent, link.address)
+    link.refuse()
+    await office.until(lambda: "reconnecting" in repr(peer))
+    agent.lost("office", peer.info.incarnation)
+    link.heal()
+    await office.until(lambda: not agent._tasks)
+    await office.until(lambda: not office.agent.peers)
+    assert "lost" in repr(peer)
+
+
+async def test_a_call_does_not_say_that_it_may_have_run_where_it_never_left(office: Any) -> None:
+    agent = await office.client()
+    with pytest.raises(PeerLost, match="has restarted") as caught:  # at the second attempt to connect
+        await agent.connect(
+            ["127.0.0.1:1", office.address],
+            name="office",
+            role="server",
+            incarnation=99_999,
+            deadline=Deadline.after(5),
+        )
+    assert not caught.value.may_have_run
+
+
+class Impostor:
+    """A server that welcomes everybody as somebody else."""
+
+    def __init__(self, welcome: Welcome) -> None:
+        self.welcome = welcome
+
+    async def connect(self, _: object, context: Any) -> None:
+        await context.read()
+        await context.write(handshake.welcome_message(self.welcome))
+        await context.read()
+
+
+@pytest.mark.parametrize(
+    ("sender", "received", "error"),
+    [
+        (PeerInfo("boss-0", "server", "", 5), 0, PeerLost),
+        (PeerInfo("office", "boss", "", 5), 0, PeerLost),
+        (PeerInfo("office", "server", "", 6), 0, PeerLost),
+        (PeerInfo("office", "server", "", 5), 9, WireError),
+    ],
+)
+async def test_an_answer_must_come_from_whom_was_dialled(
+    office: Any, sender: PeerInfo, received: int, error: type[PsfError]
+) -> None:
+    state = LinkState(window=1 << 20, received=received)
+    impostor = Impostor(Welcome(sender=handshake.identity_of(sender), state=state))
+    server = grpc.aio.server(options=server_options())
+    methods = {"Connect": grpc.stream_stream_rpc_method_handler(impostor.connect)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    agent = await office.client()
+    with pytest.raises(error):
+        await agent.connect(
+            [f"127.0.0.1:{port}"], name="office", role="server", incarnation=5, deadline=Deadline.after(5)
+        )
+    assert agent.peers == ()
+    await server.stop(0)
+
+
+async def test_a_message_over_the_other_sides_limit_ends_the_session(office: Any) -> None:
+    server = grpc.aio.server(options=server_options(max_message=100_000))
+    server.add_generic_rpc_handlers(tuple(office.agent.handlers()))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    peer = await office.peer(f"127.0.0.1:{port}")
+    assert await office.echo(peer, "a") == "a"
+    with pytest.raises(PeerLost, match="larger"):
+        await office.echo(peer, "x" * 200_000)
+    await server.stop(0)

@@ -9,9 +9,10 @@ import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from structlog.testing import capture_logs
 
-from psframework.errors import WireError
+from psframework.errors import ArgumentError, DeadlineExceeded, RemoteError, WireError
 from psframework.rpc import frames
 from psframework.rpc.call import Call
+from psframework.rpc.deadline import Deadline
 from psframework.rpc.frames import Frame
 from psframework.rpc.service import Method
 
@@ -49,8 +50,6 @@ async def peer(office: Any) -> Any:
 
 
 async def ask(office: Any, peer: Any, method: str) -> str:
-    from psframework.rpc.deadline import Deadline
-
     reply, _ = await peer.call(
         f"/test.Shapes/{method}", StringValue(value="x"), StringValue, deadline=Deadline.after(5)
     )
@@ -117,3 +116,64 @@ async def test_cancelling_what_does_not_run_changes_nothing(office: Any) -> None
     dispatcher.cancel(1)
     dispatcher.release(77)
     assert len(dispatcher) == 0 and await office.echo(peer, "y") == "y"
+
+
+class Odd(BaseException):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Bad:
+    """Handlers that raise what handlers should not, at once or in their task."""
+
+    name = "test.Bad"
+
+    def methods(self) -> Sequence[Method]:
+        text = (StringValue, StringValue)
+        return [
+            Method("Now", *text, self.now),
+            Method("Later", *text, self.later),
+            Method("Huge", *text, lambda *_: StringValue(value="x" * (frames.MAX_MESSAGE // 2 + 1))),
+        ]
+
+    def now(self, request: StringValue, call: Call) -> StringValue:
+        kinds = {
+            "odd": Odd("odd"),
+            "mute": Mute(),
+            "cancelled": asyncio.CancelledError(),
+            "exit": SystemExit(3),
+        }
+        raise kinds[request.value]
+
+    async def later(self, request: StringValue, call: Call) -> StringValue:
+        return self.now(request, call)
+
+
+@pytest.mark.parametrize("method", ["Now", "Later"])
+@pytest.mark.parametrize("error", ["odd", "mute", "cancelled", "exit"])
+async def test_whatever_a_handler_raises_is_its_reply_and_harms_no_other(
+    office: Any, method: str, error: str
+) -> None:
+    office.agent.mount(Bad())
+    peer = await office.peer()
+    calls = [
+        peer.call(path, StringValue(value=error), StringValue, deadline=Deadline.NEVER)
+        for path in (f"/test.Bad/{method}", "/test.Desk/Echo")  # both in one message
+    ]
+    async with asyncio.timeout(5):
+        failed, other = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(failed, RemoteError | DeadlineExceeded)
+    assert other[0].value == error  # type: ignore[index]
+    assert peer.lost is None and peer.statistics()["made"] == 0
+
+
+async def test_a_reply_that_no_message_can_hold_is_an_error_of_its_call(office: Any) -> None:
+    office.agent.mount(Bad())
+    peer = await office.peer()
+    with pytest.raises(ArgumentError, match="reply_parts"):
+        await peer.call("/test.Bad/Huge", StringValue(), StringValue, deadline=Deadline.after(5))
+    assert await office.echo(peer, "still there") == "still there"

@@ -27,3 +27,13 @@ def test_expected_errors_are_warnings_and_others_carry_their_traceback():
     }
     assert second["log_level"] == "error" and len(second["error"]) == LONGEST and second["exc_info"]
     assert third["code"] == "NOT_FOUND" and third["error"] == "none"
+
+
+def test_an_error_without_a_text_is_logged_too():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    with structlog.testing.capture_logs() as lines:
+        log_failure("/s/M", "w0", Mute(), 0.0)
+    assert "Mute" in lines[0]["error"]

@@ -237,3 +237,45 @@ async def test_more_than_2_gib_arrives_with_its_checksum(office: Any, lanes: str
         on_part=lambda index, view: got.append(zlib.crc32(view)),
     )
     assert got == [zlib.crc32(memoryview(part))]
+
+
+async def test_calls_do_not_wait_behind_one_that_gave_up(small_office: Any) -> None:
+    office = small_office
+    peer = await office.peer(options=office.options("inline"))
+    holding = asyncio.create_task(office.echo(peer, "x" * 200_000, "Hold"))
+    await office.desk.started.wait()
+    with pytest.raises(DeadlineExceeded):
+        await office.echo(peer, "y" * 100_000, seconds=0.05)
+    assert await office.echo(peer, "small", seconds=2) == "small"
+    office.desk.gate.set()
+    await holding
+
+
+async def test_a_peer_that_is_lost_while_a_payload_is_copied(office: Any) -> None:
+    agent = await office.client()
+    peer = await office.dial(agent)
+    call = asyncio.create_task(
+        peer.call("/test.Desk/Sum", Chunk(), Chunk, parts=[bytes(8 << 20)], deadline=Deadline.NEVER)
+    )
+    await asyncio.sleep(0)
+    agent.lost("office", peer.info.incarnation)
+    async with asyncio.timeout(5):
+        with pytest.raises(PeerLost) as caught:
+            await call
+    assert not caught.value.may_have_run
+
+
+@pytest.mark.parametrize("lanes", ["inline", "inline,striped", "inline,striped,shm"])
+@pytest.mark.parametrize("error", [StopIteration(1), asyncio.CancelledError(), KeyError("x")])
+async def test_what_on_part_raises_ends_its_call_only(office: Any, lanes: str, error: BaseException) -> None:
+    peer = await office.peer(options=office.options(lanes))
+
+    def refuse(index: int, view: memoryview) -> None:
+        raise error
+
+    both = (office.send(peer, "Mirror", [bytes(100_000)], refuse), office.echo(peer, "a", "EchoLater"))
+    async with asyncio.timeout(5):
+        failed, other = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(failed, RuntimeError | KeyError) and other == "a"
+    await office.until(lambda: peer.statistics() == {"made": 0, "served": 0, "kept": 0})
+    assert peer.lost is None

@@ -186,3 +186,17 @@ async def test_a_cancelled_call_keeps_its_memory_until_the_handler_has_ended(off
     assert not peer.segments._arenas[0].is_idle
     await office.until(lambda: peer.segments._arenas[0].is_idle)
     assert office.desk.cancelled
+
+
+async def test_cancelled_copies_leave_their_memory_to_others(office: Any) -> None:
+    peer = await office.peer()
+    (back,) = office.agent.peers
+    data = [bytes(40 << 20)]
+    for _ in range(4):
+        await office.send(peer, "Sum", data)
+        task = asyncio.create_task(office.send(peer, "Sum", data))
+        await asyncio.sleep(0)  # the copy has begun in its thread
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await office.until(lambda: all(arena.is_idle for arena in peer.segments._arenas))
+    assert len(back.segments._received) == 1

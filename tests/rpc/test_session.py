@@ -141,3 +141,12 @@ def test_reports_are_owed_and_sometimes_urgent() -> None:
     session.report()
     session.accept(2, ACK_EVERY)
     assert session.report_is_urgent
+
+
+def test_what_is_consumed_during_a_handshake_is_still_owed() -> None:
+    session = Session(1000)
+    session.take_in(500)
+    assert session.report() == (0, 0)  # in the Hello
+    session.consumed += 500
+    session.resume(0, 0)
+    assert session.owes_report

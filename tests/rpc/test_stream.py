@@ -157,3 +157,16 @@ async def test_an_early_write_that_fails_ends_the_link() -> None:
     port.post(cancel(1), alone=True)
     assert isinstance(await pump, OSError)
     assert port.session.kept == 1
+
+
+def test_who_gives_up_is_forgotten_and_holds_up_nobody() -> None:
+    port = Port(Session(100))
+    sent: list[str] = []
+    assert port.when_admitted(60, lambda: True, lambda: sent.append("first")) == 0
+    large = port.when_admitted(90, lambda: True, lambda: sent.append("large"))
+    port.when_admitted(30, lambda: True, lambda: sent.append("small"))
+    assert sent == ["first"] and port.is_waiting
+    port.withdraw(large)
+    assert sent == ["first", "small"] and not port.is_waiting
+    port.withdraw(large)
+    port.withdraw(0)
