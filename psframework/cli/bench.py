@@ -35,10 +35,23 @@ def bench(
     if listing:
         print("\n".join(chosen))
         return
-    for name in chosen:
-        print(f"== {name}", flush=True)
-        sys.argv = [str(known[name])]
-        runpy.run_path(str(known[name]), run_name="__main__")
+    missed = [name for name in chosen if not _run(name, known[name])]
+    if missed:
+        print(f"a target was missed in: {', '.join(missed)}")
+        raise typer.Exit(1)
+
+
+def _run(name: str, script: Path) -> bool:
+    """Whether the benchmark met its targets; one that did not ends with status 1, and the next one runs."""
+    print(f"== {name}", flush=True)
+    sys.argv = [str(script)]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0, 1):
+            raise
+        return end.code != 1
+    return True
 
 
 def benchmarks() -> dict[str, Path]:

@@ -46,3 +46,14 @@ def test_without_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NotRegistered, match="in the repository"):
         run()
+
+
+def test_a_missed_target_does_not_keep_the_others_from_running(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkout / "benchmarks" / "a.py").write_text("import sys; sys.exit(1)")
+    with pytest.raises(typer.Exit) as ended:
+        run()
+    assert ended.value.exit_code == 1
+    printed = capsys.readouterr().out
+    assert "== b\nran" in printed and "missed in: a" in printed
