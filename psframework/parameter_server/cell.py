@@ -11,12 +11,13 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
-from psframework.errors import DeadlineExceeded, PsfError, UnknownTable
+from psframework.errors import DeadlineExceeded, PsfError, RendezvousTimeout, UnknownTable
 from psframework.membership.signal import Signal
 from psframework.parameter_server.layout import Layout
 from psframework.parameter_server.messages import partition_to_message, roster_to_message
 from psframework.parameter_server.partition import Partition, partitioner_from_spec
 from psframework.parameter_server.registry import ModelRecord, ShardRef
+from psframework.parameter_server.roster import Entry
 from psframework.parameter_server.shard_calls import ShardCalls
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.deadline import Deadline
@@ -39,7 +40,7 @@ class Cell:
         lost: why the model is gone for good; None while it is there.
         changed: notified after each change of these two.
         committed: under a policy with spares: by writer, its steps below are complete on every shard.
-        vacancies: slots that wait for a restart, and are watched.
+        vacancies: entries of slots that wait for a restart, and are watched.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Cell:
         self.lost: PsfError | None = None
         self.changed = Signal()
         self.committed: dict[int, int] = {}
-        self.vacancies: set[int] = set()
+        self.vacancies: list[Entry] = []
         self.closed_below = 0
         self._calls = calls
         self._term = term
@@ -91,6 +92,22 @@ class Cell:
         """The model is gone; whatever waits for its shards ends."""
         self.lost = reason
         self.changed.notify()
+
+    async def until_ready(self, deadline: Deadline) -> None:
+        """Waits until the first values are there, or nobody is left who would send them."""
+
+        def settled() -> bool:
+            record = self.record
+            return (
+                self.lost is not None or record is None or record.roster.ready or not record.has_initializer
+            )
+
+        try:
+            await self.changed.until(settled, deadline, "")
+        except DeadlineExceeded:
+            names = [r.applicant.member for r in self.current().registrations]
+            text = f"{', '.join(names)} did not send the first values of {self.name!r} in time"
+            raise RendezvousTimeout(text, missing=names) from None
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:

@@ -23,6 +23,7 @@ from psframework.errors import (
 )
 from psframework.membership.coordinator import Coordinator
 from psframework.membership.lease import Reason
+from psframework.membership.names import check_name
 from psframework.membership.view import Member
 from psframework.parameter_server.cell import Cell
 from psframework.parameter_server.layout import Layout
@@ -39,7 +40,7 @@ from psframework.parameter_server.registry import (
     table_name,
     wanted_trainers,
 )
-from psframework.parameter_server.roster import VACANT, Roster
+from psframework.parameter_server.roster import VACANT, Entry, Roster
 from psframework.parameter_server.shard_calls import SHARD_ROLE, ShardCalls
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.security import Security
@@ -93,18 +94,18 @@ class Keeper:
     """
 
     def __init__(self, coordinator: Coordinator, security: Security) -> None:
-        self._coordinator = coordinator
+        self.coordinator = coordinator
         self.models = Models(coordinator, ShardCalls(security))
 
     @property
     def term(self) -> int:
         """The coordinator's term."""
-        return self._coordinator.term
+        return self.coordinator.term
 
     async def __aenter__(self) -> Self:
         self.models.load()
-        self._coordinator.on_departure(self._departed)
-        self._coordinator.on_job_end(self._job_ended)
+        self.coordinator.on_departure(self._departed)
+        self.coordinator.on_job_end(self._job_ended)
         for cell in self.models:
             self.models.spawn(self._resume(cell))
         return self
@@ -122,26 +123,24 @@ class Keeper:
             ResourceExhausted: a shard has no room.
             Evicted: the applicant is no member any more.
         """
+        check_name(application.job, "job")  # without a slash, so that no two models have one table
         while True:
             cell = self.models.find_or_begin(table_name(application.job, application.model))
-            async with cell.locked(deadline):
-                if cell.lost is not None:
-                    continue  # another one may be begun
-                if cell.record is None:
-                    await self.models.change(cell, await self._new_record(application, deadline))
-                admitted = await self._admit(cell, application, deadline)
+            admitted = await self.models.whole(self._try(cell, application, deadline))
             if admitted is not None:
                 return admitted
-            await _until_ready(cell, deadline)
+            await cell.until_ready(deadline)
 
     async def finish_initialization(self, table: str, writer: int, deadline: Deadline) -> None:
         """Every shard holds the first values. Idempotent."""
-        cell = self.models.find(table)
+        await self.models.whole(self._finish(self.models.find(table), writer, deadline))
+
+    async def _finish(self, cell: Cell, writer: int, deadline: Deadline) -> None:
         async with cell.locked(deadline):
             record = cell.current()
             record.registration(writer)
             if record.roster.initializer != writer:
-                raise ArgumentError(f"writer {writer} does not initialize {table!r}")
+                raise ArgumentError(f"writer {writer} does not initialize {cell.name!r}")
             if not record.roster.ready:
                 await self.models.change(cell, record.ready())
             await self._publish(cell, deadline)
@@ -152,6 +151,9 @@ class Keeper:
             cell = self.models.find(table)
         except UnknownTable:
             return
+        await self.models.whole(self._leave(cell, writer, until_step, deadline))
+
+    async def _leave(self, cell: Cell, writer: int, until_step: int, deadline: Deadline) -> None:
         async with cell.locked(deadline):
             record = cell.current()
             if any(r.writer == writer for r in record.registrations):
@@ -161,20 +163,40 @@ class Keeper:
 
     async def withdraw(self, table: str, token: str, deadline: Deadline) -> None:
         """Ends the participation of an applicant that gave up before it heard its number."""
-        for cell in self.models:
-            registration = cell.record.registered(token) if cell.record and cell.name == table else None
-            if registration is not None:
-                await self.leave(table, registration.writer, 0, deadline)
+        cell = self.models.begun(table)
+        if cell is None:
+            return
+        async with cell.locked(deadline):  # whoever is being admitted has its number then
+            registration = cell.record.registered(token) if cell.record is not None else None
+        if registration is not None:
+            await self.leave(table, registration.writer, 0, deadline)
 
     async def commit_step(self, table: str, writer: int, step: int, deadline: Deadline) -> None:
         """Under a policy with spares: a step of the writer is complete on every shard. Idempotent."""
         cell = self.models.find(table)
         cell.current().registration(writer)
         cell.committed[writer] = max(step + 1, cell.committed.get(writer, 0))
+        await self.models.whole(self._sealing(cell, deadline))
+
+    async def _sealing(self, cell: Cell, deadline: Deadline) -> None:
         async with cell.locked(deadline):
             await self._seal(cell, deadline)
 
     # Registration
+
+    async def _try(self, cell: Cell, application: Application, deadline: Deadline) -> Admitted | None:
+        """Admits the applicant; None if it must try again."""
+        async with cell.locked(deadline):
+            if cell.lost is not None:
+                return None  # another one may be begun
+            if cell.record is None:
+                try:
+                    record = await self._new_record(application, deadline)
+                except PsfError as error:
+                    self.models.lose(cell, error)  # nothing stays of a name that nobody creates
+                    raise
+                await self.models.change(cell, record)
+            return await self._admit(cell, application, deadline)
 
     async def _new_record(self, application: Application, deadline: Deadline) -> ModelRecord:
         spec, name = application.spec, table_name(application.job, application.model)
@@ -202,7 +224,7 @@ class Keeper:
         )
 
     async def _shards(self, deadline: Deadline) -> list[ShardRef]:
-        coordinator = self._coordinator
+        coordinator = self.coordinator
         while not (members := coordinator.view.select(SHARD_ROLE, None)):
             try:
                 async with asyncio.timeout(deadline.seconds()):
@@ -222,7 +244,7 @@ class Keeper:
         record.check(application.spec)
         known = record.registered(applicant.token)
         initializes = known is not None and known.writer == record.roster.initializer
-        if not record.roster.ready and _has_initializer(record) and not initializes:
+        if not record.roster.ready and record.has_initializer and not initializes:
             return None
         if known is None:
             await self._add(cell, applicant, deadline)
@@ -250,7 +272,7 @@ class Keeper:
     def _check_live(self, applicant: Applicant) -> None:
         """Nobody would ever fence who is no member. Foreign clients have no incarnation; they must leave."""
         if applicant.incarnation:
-            self._coordinator.registry.check_live(applicant.incarnation)
+            self.coordinator.registry.check_live(applicant.incarnation)
 
     async def _tell_newcomer(self, cell: Cell, applicant: Applicant, deadline: Deadline) -> None:
         """Publishes; a newcomer whose first step is closed somewhere gets a later one, and so on."""
@@ -290,7 +312,9 @@ class Keeper:
                     continue
                 until, vacant = 0, False
                 if not applicant.reader:
-                    until = await cell.fence(registration.writer, Deadline.NEVER)
+                    # Without first values no step was closed; a shard may not even have the table yet.
+                    ready = record.roster.ready
+                    until = await cell.fence(registration.writer, Deadline.NEVER) if ready else 0
                     vacant = isinstance(policy, BSP) and policy.on_loss == "wait" and record.roster.ready
                 log.info("%s: %s counts below step %d", cell.name, applicant.member, until)
                 await self.models.change(
@@ -302,19 +326,22 @@ class Keeper:
 
     def _watch_vacancies(self, cell: Cell, policy: Policy) -> None:
         for entry in cell.current().roster.open_entries():
-            if isinstance(policy, BSP) and entry.writer == VACANT and entry.slot not in cell.vacancies:
-                cell.vacancies.add(entry.slot)
-                self.models.spawn(self._give_up(cell, entry.slot, policy.wait))
+            watched = any(entry is vacancy for vacancy in cell.vacancies)
+            if isinstance(policy, BSP) and entry.writer == VACANT and not watched:
+                cell.vacancies.append(entry)
+                self.models.spawn(self._give_up(cell, entry, policy.wait))
 
-    async def _give_up(self, cell: Cell, slot: int, seconds: float) -> None:
+    async def _give_up(self, cell: Cell, vacancy: Entry, seconds: float) -> None:
         await asyncio.sleep(seconds)
         async with cell.locked(Deadline.NEVER):
-            cell.vacancies.discard(slot)
+            cell.vacancies = [each for each in cell.vacancies if each is not vacancy]
             record = cell.current()
-            if any(e.slot == slot and e.writer == VACANT for e in record.roster.open_entries()):
-                log.warning("%s: nobody came back for slot %d in %g s", cell.name, slot, seconds)
-                await self.models.change(cell, record.given_up(slot))
+            # The same slot may have been taken and be vacant again: that is another one, with its own time.
+            if any(entry is vacancy for entry in record.roster.open_entries()):
+                log.warning("%s: nobody came back for slot %d in %g s", cell.name, vacancy.slot, seconds)
+                await self.models.change(cell, record.given_up(vacancy.slot))
                 await cell.publish(Deadline.NEVER)
+                await self._seal(cell, Deadline.NEVER)
 
     def _job_ended(self, job: str) -> None:
         for cell in self.models:
@@ -326,7 +353,7 @@ class Keeper:
     async def _resume(self, cell: Cell) -> None:
         """After a restart: ends whoever left meanwhile, and tells the shards of the new term."""
         record = cell.current()
-        live = {member.incarnation for member in self._coordinator.view.members}
+        live = {member.incarnation for member in self.coordinator.view.members}
         for shard in record.shards:
             if shard.incarnation not in live:
                 self.models.lose(
@@ -344,7 +371,7 @@ class Keeper:
         """Tells the shards of a change that is decided, whatever becomes of whoever asked for it."""
         try:
             await cell.publish(deadline)
-        except (DeadlineExceeded, asyncio.CancelledError):
+        except DeadlineExceeded:
             self.models.spawn(self._repair(cell))
             raise
 
@@ -359,25 +386,6 @@ class Keeper:
         while (seal := due_seal(cell.current().roster, cell.committed, policy.spares)) is not None:
             await self.models.change(cell, cell.current().sealed(seal))
             await self._publish(cell, deadline)
-
-
-async def _until_ready(cell: Cell, deadline: Deadline) -> None:
-    """Waits until the first values are there, or nobody is left who would send them."""
-
-    def settled() -> bool:
-        record = cell.record
-        return cell.lost is not None or record is None or record.roster.ready or not _has_initializer(record)
-
-    try:
-        await cell.changed.until(settled, deadline, "")
-    except DeadlineExceeded:
-        names = [r.applicant.member for r in cell.current().registrations]
-        text = f"{', '.join(names)} did not send the first values of {cell.name!r} in time"
-        raise RendezvousTimeout(text, missing=names) from None
-
-
-def _has_initializer(record: ModelRecord) -> bool:
-    return any(r.writer == record.roster.initializer for r in record.registrations)
 
 
 def _policy(spec: ModelSpec) -> Policy:

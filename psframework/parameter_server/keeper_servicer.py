@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import grpc
 
+from psframework.errors import PermissionDenied
 from psframework.parameter_server.keeper import Admitted, Application, Keeper
 from psframework.parameter_server.messages import (
     model_info,
@@ -16,6 +19,7 @@ from psframework.parameter_server.registry import Applicant, ModelSpec
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.proto.v1.parameter_server_pb2_grpc import ModelServiceServicer
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.identity import ANY_NAME, AuthContext, identity
 
 Context = grpc.aio.ServicerContext[object, object]
 DEFAULT_SECONDS = 60.0
@@ -30,6 +34,7 @@ class KeeperServicer(ModelServiceServicer):
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterReply:
         """Adds a trainer or a reader."""
+        self._check_applicant(request, context)
         application = Application(
             request.job,
             request.model,
@@ -45,6 +50,7 @@ class KeeperServicer(ModelServiceServicer):
         self, request: pb.FinishInitializationRequest, context: Context
     ) -> pb.FinishInitializationReply:
         """The first values are complete."""
+        self._check_writer(request.table, request.writer, context)
         await self._keeper.finish_initialization(request.table, request.writer, _deadline(context))
         return pb.FinishInitializationReply(term=self._keeper.term)
 
@@ -53,11 +59,13 @@ class KeeperServicer(ModelServiceServicer):
         if request.registration:
             await self._keeper.withdraw(request.table, request.registration, _deadline(context))
         else:
+            self._check_writer(request.table, request.writer, context)
             await self._keeper.leave(request.table, request.writer, request.until_step, _deadline(context))
         return pb.LeaveModelReply(term=self._keeper.term)
 
     async def CommitStep(self, request: pb.CommitStepRequest, context: Context) -> pb.CommitStepReply:
         """A step is complete."""
+        self._check_writer(request.table, request.writer, context)
         await self._keeper.commit_step(request.table, request.writer, request.step, _deadline(context))
         return pb.CommitStepReply(term=self._keeper.term)
 
@@ -65,6 +73,30 @@ class KeeperServicer(ModelServiceServicer):
         """Describes every model."""
         models = [model_info(cell.current(), len(cell.partitions)) for cell in self._keeper.models]
         return pb.ListModelsReply(term=self._keeper.term, models=models)
+
+    def _check_applicant(self, request: pb.RegisterRequest, context: Context) -> None:
+        """A member registers itself, in its own job. Foreign clients have no incarnation to go by."""
+        _check_holder(request.member, context)
+        if request.incarnation:
+            member = self._keeper.coordinator.registry.check_live(request.incarnation)
+            if (member.name, member.job) != (request.member, request.job):
+                raise PermissionDenied(
+                    f"incarnation {member.incarnation} is {member.name!r} of job {member.job!r}, "
+                    f"not {request.member!r} of {request.job!r}"
+                )
+
+    def _check_writer(self, table: str, writer: int, context: Context) -> None:
+        """A registration is its member's own, as far as certificates prove who that is."""
+        cell = self._keeper.models.begun(table)
+        for registration in cell.record.registrations if cell is not None and cell.record else ():
+            if registration.writer == writer:
+                _check_holder(registration.applicant.member, context)
+
+
+def _check_holder(member: str, context: Context) -> None:
+    holder = identity(cast(AuthContext, context))
+    if holder is not None and holder.name not in (ANY_NAME, member):
+        raise PermissionDenied(f"your certificate is for {holder.name!r}: you can't speak for {member!r}")
 
 
 def _register_reply(admitted: Admitted, term: int) -> pb.RegisterReply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from psframework.errors import PsfError, UnknownTable
 from psframework.membership.coordinator import Coordinator
@@ -17,6 +17,7 @@ from psframework.parameter_server.shard_calls import ShardCalls
 from psframework.rpc.deadline import Deadline
 
 log = logging.getLogger(__name__)
+R = TypeVar("R")
 PREFIX: Final = "model/"
 COUNTER: Final = "meta/parameter-server-number"
 DROP_SECONDS: Final = 10.0
@@ -35,7 +36,7 @@ class Models:
         self._calls = calls
         self._cells: dict[str, Cell] = {}
         self._number = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def __iter__(self) -> Iterator[Cell]:
         """Those that exist, by name."""
@@ -68,12 +69,17 @@ class Models:
             raise UnknownTable(f"no model {table!r} is registered")
         return cell
 
+    def begun(self, table: str) -> Cell | None:
+        """The model of that name, also one that is being created."""
+        return self._cells.get(table)
+
     def find_or_begin(self, table: str) -> Cell:
         """The model of that name, or a cell for one that is to be created."""
         return self._cells.setdefault(table, self._cell(table, None))
 
     async def change(self, cell: Cell, record: ModelRecord) -> None:
         """Makes a record durable, and then the one that counts."""
+        cell.check()  # else a model that was lost while we asked its shards would come back with a restart
         record = record.pruned(cell.closed_below)
         writes = (
             Write(PREFIX + record.table, encode_record(record)),
@@ -93,6 +99,13 @@ class Models:
             log.info("model %s is dropped: %s", cell.name, reason)
             self._coordinator.submit(Change((Write(PREFIX + cell.name, None),)))
             self.spawn(cell.drop(Deadline.after(DROP_SECONDS)))
+
+    async def whole(self, work: Coroutine[Any, Any, R]) -> R:
+        """Does work to its end, also if the caller goes away: what is stored is told to the shards."""
+        task = asyncio.get_running_loop().create_task(work, name="psf-keeper")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Does work in the background; a failure is logged."""

@@ -6,6 +6,7 @@ Pure: the keeper stores a record before it tells anybody of it.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -106,8 +107,13 @@ class ModelRecord:
             ("optimizer", spec.rule, self.spec.rule),
             ("consistency policy", spec.policy, self.spec.policy),
         ):
-            if ours and ours != theirs:
+            if ours and not _same(ours, theirs):
                 raise ModelMismatch(f"model {self.name!r}: {what} {ours}, registered is {theirs}")
+
+    @property
+    def has_initializer(self) -> bool:
+        """Whether somebody is to send the first values, or has sent them and still takes part."""
+        return any(r.writer == self.roster.initializer for r in self.registrations)
 
     def registered(self, token: str) -> Registration | None:
         """The registration that an earlier try of the same request made."""
@@ -204,6 +210,14 @@ class ModelRecord:
         """Forgets spans that ended before a step which every shard has closed; the number stays."""
         entries = tuple(e for e in self.roster.entries if e.until_step is None or e.until_step > closed_below)
         return dataclasses.replace(self, roster=dataclasses.replace(self.roster, entries=entries))
+
+
+def _same(ours: str, theirs: str) -> bool:
+    """Whether two specs say the same: order of keys, or 1 for 1.0, is no difference."""
+    try:
+        return ours == theirs or bool(json.loads(ours) == json.loads(theirs))
+    except ValueError:
+        return False
 
 
 def table_name(job: str, model: str) -> str:

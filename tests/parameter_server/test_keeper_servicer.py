@@ -8,7 +8,16 @@ import grpc
 import pytest
 
 from psframework import optim
-from psframework.errors import ArgumentError, Evicted, ModelMismatch, NotRegistered, UnknownTable, WireError
+from psframework.errors import (
+    ArgumentError,
+    Evicted,
+    ModelMismatch,
+    NotRegistered,
+    PermissionDenied,
+    UnknownTable,
+    WireError,
+)
+from psframework.parameter_server.keeper_servicer import KeeperServicer
 from psframework.parameter_server.policy import ASP, policy_spec
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.proto.v1.parameter_server_pb2_grpc import ModelServiceStub
@@ -67,6 +76,7 @@ async def test_a_model_is_made_finished_listed_and_left(stub: ModelServiceStub):
     [
         ("Register", register("none", "r", reader=True), UnknownTable, "'j/none'"),
         ("Register", register("mine", "r", incarnation=7), Evicted, "incarnation 7 is no member"),
+        ("Register", register("none", "r", job="a/b"), ArgumentError, "job 'a/b'"),
         ("Register", register("none", "r", rule=""), UnknownTable, "with an optimizer"),
         ("Register", register("none", "r", rule='{"name": "nope"}'), ArgumentError, "nope"),
         ("Register", register("none", "r", rule="{"), WireError, "not JSON"),
@@ -102,3 +112,43 @@ async def test_what_is_wrong_is_said_and_the_keeper_lives_on(stub, method, reque
     assert isinstance(failure, error), failure
     assert words in str(failure)
     assert len((await stub.ListModels(pb.ListModelsRequest())).models) >= 1
+
+
+async def test_a_member_registers_itself_and_in_its_own_job():
+    async with servers(1) as made, made.trainer("mine") as runtime:
+        mine = runtime.membership.member.incarnation
+        async with grpc.aio.insecure_channel(made.address) as channel:
+            for claim in ({"job": "default", "member": "other"}, {"job": "other", "member": "mine"}):
+                with pytest.raises(grpc.aio.AioRpcError, match="is 'mine' of job 'default'"):
+                    await ModelServiceStub(channel).Register(
+                        register("net", "r", incarnation=mine, **claim), timeout=5
+                    )
+
+
+class _Certified:
+    """The context of a call over TLS."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        uri = f"psf://cluster/trainer/{self.name}".encode()
+        return {"transport_security_type": [b"ssl"], "x509_subject_alternative_name": [uri]}
+
+    def time_remaining(self) -> float:
+        return 5.0
+
+
+async def test_a_certificate_speaks_only_for_its_own_registrations():
+    async with servers(1) as made, grpc.aio.insecure_channel(made.address) as channel:
+        reply = await ModelServiceStub(channel).Register(register("net", "r", member="alice"), timeout=5)
+        servicer = KeeperServicer(made.keeper)
+        leave = pb.LeaveModelRequest(table="j/net", writer=reply.writer, until_step=10**9)
+        with pytest.raises(PermissionDenied, match="can't speak for 'alice'"):
+            await servicer.LeaveModel(leave, _Certified("bob"))
+        with pytest.raises(PermissionDenied, match="can't speak for 'alice'"):
+            await servicer.Register(register("net", "x", member="alice"), _Certified("bob"))
+        assert made.keeper.models.find("j/net").current().registrations
+        leave.until_step = 0
+        await servicer.LeaveModel(leave, _Certified("alice"))
+        assert not made.keeper.models.find("j/net").current().registrations

@@ -113,6 +113,13 @@ def test_what_differs_is_named(spec, words):
         record().check(spec)
 
 
+def test_the_same_in_other_words_is_no_difference():
+    model = ModelRecord("j", "n", ModelSpec(SPEC.parameters, '{"name": "sgd", "lr": 1.0}'), "", False, (), 1)
+    model.check(ModelSpec(SPEC.parameters, '{"lr": 1, "name": "sgd"}'))
+    with pytest.raises(ModelMismatch):
+        model.check(ModelSpec(SPEC.parameters, '{"lr"'))
+
+
 def test_no_opinion_is_no_difference():
     record().check(SPEC)
     record().check(ModelSpec(SPEC.parameters))
