@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Final
 
 from psframework.backend import dtype_from_name
 from psframework.errors import WireError
@@ -12,6 +13,9 @@ from psframework.parameter_server.table import Gradient, Pull, Table
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.call import Call
 from psframework.wire.compress import Compression, parse, wire_dtype
+
+BATCH: Final = 8
+"""Partitions of a push that are applied in one go while others arrive: each go costs two thread switches."""
 
 Part = Callable[[int], memoryview]
 """The bytes of the partition at a position."""
@@ -60,7 +64,7 @@ def arriving(
     compression = parse(request.compression or "none")
 
     async def gradients() -> AsyncIterator[Gradient]:
-        async for batch in payload.batches():
+        async for batch in payload.batches(BATCH):
             arrays = {
                 positions[i]: part_array(view, table.partitions[positions[i]], compression)
                 for i, view in batch

@@ -48,19 +48,21 @@ class Incoming:
         sizes: lengths of the parts in bytes.
     """
 
-    __slots__ = ("_error", "_left", "_ready", "_waiter", "sizes")
+    __slots__ = ("_error", "_left", "_ready", "_waiter", "_wanted", "sizes")
 
     def __init__(self, sizes: Sequence[int], ready: Iterable[memoryview] = ()) -> None:
         self.sizes = tuple(sizes)
         self._ready: deque[tuple[int, memoryview]] = deque(enumerate(ready))
         self._left = len(self.sizes)
         self._waiter: asyncio.Future[None] | None = None
+        self._wanted = 1  # parts that the waiter waits for
         self._error: BaseException | None = None
 
     def feed(self, index: int, view: memoryview) -> None:
         """Transport: part `index` is complete."""
         self._ready.append((index, view))
-        self._wake()
+        if len(self._ready) >= self._wanted:
+            self._wake()
 
     def fail(self, error: BaseException) -> None:
         """Transport: the rest will never come."""
@@ -82,16 +84,16 @@ class Incoming:
             if self._left:
                 await self._wait()
 
-    async def batches(self) -> AsyncIterator[list[tuple[int, memoryview]]]:
-        """As `parts`, but yields all that is here at once."""
+    async def batches(self, least: int = 1) -> AsyncIterator[list[tuple[int, memoryview]]]:
+        """As `parts`, but yields all that is here at once: at least so many, except for the last ones."""
         while self._left:
-            if not self._ready:
-                await self._wait()
+            wanted = min(least, self._left)
+            while len(self._ready) < wanted:
+                await self._wait(wanted)
             batch = list(self._ready)
             self._ready.clear()
             self._left -= len(batch)
-            if batch:
-                yield batch
+            yield batch
 
     async def whole(self) -> list[memoryview]:
         """All parts, in their order, once the last byte is there."""
@@ -105,7 +107,7 @@ class Incoming:
     async def arrived(self) -> None:
         """Waits until all parts are here, without taking them."""
         while len(self._ready) < self._left:
-            await self._wait()
+            await self._wait(self._left)
 
     @property
     def is_here(self) -> bool:
@@ -121,12 +123,12 @@ class Incoming:
         self._left = 0
         return views
 
-    async def _wait(self) -> None:
+    async def _wait(self, wanted: int = 1) -> None:
         if self._error is not None:
             raise self._error
         if self._waiter is not None:
             raise ArgumentError("two tasks iterate over one payload")
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter, self._wanted = asyncio.get_running_loop().create_future(), wanted
         try:
             await self._waiter
         finally:

@@ -7,6 +7,7 @@ import pytest
 
 from psframework import optim
 from psframework.errors import WireError
+from psframework.parameter_server import payload as payload_module
 from psframework.parameter_server.layout import Layout, ParameterSpec
 from psframework.parameter_server.partition import Balanced
 from psframework.parameter_server.payload import arriving, positions_of, reply_parts, source_of, stream_parts
@@ -57,7 +58,8 @@ async def test_wrong_sizes_are_refused():
         positions_of(t, [99])
 
 
-async def test_gradients_come_in_the_order_of_arrival():
+async def test_gradients_come_in_batches_in_the_order_of_arrival(monkeypatch):
+    monkeypatch.setattr(payload_module, "BATCH", 1)
     t = table()
     views = bytes_of(t)
     payload = Incoming([len(v) for v in views])

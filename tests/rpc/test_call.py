@@ -94,14 +94,23 @@ async def test_batches_hold_all_that_is_here() -> None:
     incoming = Incoming([1, 1, 1], [view(b"a")])
     incoming.feed(2, view(b"c"))
     assert not incoming.is_here
-    batches = incoming.batches()
+    batches = incoming.batches(least=2)
     assert await anext(batches) == [(0, b"a"), (2, b"c")]
-    later = asyncio.ensure_future(anext(batches))
+    later = asyncio.ensure_future(anext(batches))  # only one is left
     await asyncio.sleep(0)
     incoming.feed(1, view(b"b"))
     assert await later == [(1, b"b")]
     assert incoming.is_here
     assert [batch async for batch in batches] == []
+
+
+async def test_batches_wait_until_enough_is_here() -> None:
+    incoming = Incoming([1, 1, 1], [view(b"a")])
+    first = asyncio.ensure_future(anext(incoming.batches(least=2)))
+    await asyncio.sleep(0)
+    assert not first.done()
+    incoming.feed(1, view(b"b"))
+    assert await first == [(0, b"a"), (1, b"b")]
 
 
 async def test_batches_end_with_the_error_of_the_payload() -> None:
