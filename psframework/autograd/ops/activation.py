@@ -25,19 +25,19 @@ _TANH = Unary("tanh", lambda xp, x: xp.tanh(x), lambda xp, g, o: g * (1 - o * o)
 _SIGMOID = Unary("sigmoid", _sigmoid, lambda xp, g, o: g * (o * (1 - o)), False)
 
 
-def relu(x: Tensor | Array) -> Tensor:
-    """`max(x, 0)`; the derivative at 0 is 0."""
-    return unary(_RELU, x)
+def relu(input: Tensor | Array) -> Tensor:
+    """`max(input, 0)`; the derivative at 0 is 0."""
+    return unary(_RELU, input)
 
 
-def tanh(x: Tensor | Array) -> Tensor:
+def tanh(input: Tensor | Array) -> Tensor:
     """Hyperbolic tangent."""
-    return unary(_TANH, x)
+    return unary(_TANH, input)
 
 
-def sigmoid(x: Tensor | Array) -> Tensor:
-    """`1 / (1 + exp(-x))`, without overflow."""
-    return unary(_SIGMOID, x)
+def sigmoid(input: Tensor | Array) -> Tensor:
+    """`1 / (1 + exp(-input))`, without overflow."""
+    return unary(_SIGMOID, input)
 
 
 _ROOT = math.sqrt(2 / math.pi)
@@ -55,26 +55,26 @@ def _gelu_parts(data: Array, approximate: str) -> tuple[Array, Array]:
     return (t + 1) * 0.5, (1 - t * t) * (square * (1.5 * _ROOT * _CUBIC) + 0.5 * _ROOT)
 
 
-def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
-    """`x` times the normal distribution's cumulative function (Hendrycks and Gimpel, 2016).
+def gelu(input: Tensor | Array, approximate: str = "none") -> Tensor:
+    """`input` times the normal distribution's cumulative function (Hendrycks and Gimpel, 2016).
 
     Args:
-        x: any shape, floating. 16-bit floats are computed in float32.
+        input: any shape, floating. 16-bit floats are computed in float32.
         approximate: "none" for the exact function, "tanh" for the usual approximation.
     """
     if approximate not in ("none", "tanh"):
         raise ArgumentError(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'")
-    x = as_tensor(x, "gelu")
-    dtype = x._data.dtype
+    input = as_tensor(input, "gelu")
+    dtype = input._data.dtype
     if not backend.is_floating(dtype):
         raise ArgumentError(f"gelu: dtype {dtype} is not floating: convert with .astype(np.float32)")
-    data = backend.widen(x._data)
+    data = backend.widen(input._data)
     gate, slope = _gelu_parts(data, approximate)
     out = backend.as_array(data * gate).astype(dtype, copy=False)
-    if not recording(x):
+    if not recording(input):
         return constant(out)
 
     def rule(gradient: Array) -> Sequence[Array]:
         return ((gradient * (gate + data * slope)).astype(dtype, copy=False),)
 
-    return record("gelu", out, rule, (x,), (x,))
+    return record("gelu", out, rule, (input,), (input,))

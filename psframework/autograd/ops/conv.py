@@ -128,7 +128,7 @@ def fold(columns: Array, shape: tuple[int, ...], windows: Windows, output: tuple
 
 
 def conv2d(
-    x: Tensor | Array,
+    input: Tensor | Array,
     weight: Tensor | Array,
     bias: Tensor | Array | None = None,
     stride: Pair = 1,
@@ -139,7 +139,7 @@ def conv2d(
     """2-D cross-correlation, as torch's.
 
     Args:
-        x: (batch, in, rows, columns), floating.
+        input: (batch, in, rows, columns), floating.
         weight: (out, in / groups, kernel rows, kernel columns).
         bias: (out,) or None.
         stride: one number, or one for rows and one for columns.
@@ -153,28 +153,28 @@ def conv2d(
     Raises:
         ArgumentError: shapes that do not fit together.
     """
-    x, weight = as_tensor(x, "conv2d"), as_tensor(weight, "conv2d")
+    input, weight = as_tensor(input, "conv2d"), as_tensor(weight, "conv2d")
     bias = None if bias is None else as_tensor(bias, "conv2d")
-    _check(x.shape, weight.shape, None if bias is None else bias.shape, groups)
+    _check(input.shape, weight.shape, None if bias is None else bias.shape, groups)
     windows = Windows(
         (weight.shape[2], weight.shape[3]),
         pair("conv2d", "stride", stride, 1),
         pair("conv2d", "padding", padding, 0),
         pair("conv2d", "dilation", dilation, 1),
     )
-    output = windows.output("conv2d", *x.shape[2:])
-    images, kernels = backend.widen(inside_out(x._data)), backend.widen(weight._data)
+    output = windows.output("conv2d", *input.shape[2:])
+    images, kernels = backend.widen(inside_out(input._data)), backend.widen(weight._data)
     columns = unfold(images, windows, output)
     out = _batched(_grouped(kernels, groups), columns, groups)
     if bias is not None:
         out += bias._data.astype(out.dtype, copy=False).reshape(-1, 1)
-    dtype = _result_type(x, weight)
-    out = outside_in(out.astype(dtype, copy=False).reshape(len(out), *output, len(x._data)))
-    if not recording(x, weight, bias):
+    dtype = _result_type(input, weight)
+    out = outside_in(out.astype(dtype, copy=False).reshape(len(out), *output, len(input._data)))
+    if not recording(input, weight, bias):
         return constant(out)
     kept = columns if columns.nbytes <= KEEP_BYTES else None
     plan = _Plan(windows, output, groups, images, kernels, kept)
-    return record("conv2d", out, _rule(plan, x, weight, bias), (x, weight, bias), (x, weight))
+    return record("conv2d", out, _rule(plan, input, weight, bias), (input, weight, bias), (input, weight))
 
 
 class _Plan(NamedTuple):

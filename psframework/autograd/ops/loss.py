@@ -15,23 +15,23 @@ from psframework.errors import ArgumentError
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def cross_entropy(logits: Tensor | Array, targets: Tensor | Array, reduction: str = "mean") -> Tensor:
+def cross_entropy(input: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
     """Softmax and negative log-likelihood in one node, over axis 1.
 
     Args:
-        logits: (batch, classes) or (batch, classes, ...), floating.
-        targets: (batch,) or (batch, ...), integers in [0, classes).
+        input: (batch, classes) or (batch, classes, ...), floating.
+        target: (batch,) or (batch, ...), integers in [0, classes).
         reduction: "mean", "sum" or "none".
 
     Returns:
-        The loss: a scalar, or of the targets' shape for "none".
+        The loss: a scalar, or of the shape of `target` for "none".
 
     Raises:
         ArgumentError: shapes that do not fit, targets that are no class, an unknown reduction.
     """
-    logits = as_tensor(logits, "cross_entropy")
-    labels: Array = targets._data if isinstance(targets, Tensor) else targets
-    data = logits._data
+    input = as_tensor(input, "cross_entropy")
+    labels: Array = target._data if isinstance(target, Tensor) else target
+    data = input._data
     _check(data, labels, reduction)
     # One row an example, classes last, contiguous so that a place in it is one number.
     rows = data if data.ndim == 2 else np.moveaxis(data, 1, -1).reshape(labels.size, data.shape[1])
@@ -50,7 +50,7 @@ def cross_entropy(logits: Tensor | Array, targets: Tensor | Array, reduction: st
         out = out / count
     if rows.dtype != data.dtype:
         out = out.astype(data.dtype)
-    if not recording(logits):
+    if not recording(input):
         return constant(out)
     shape, dtype = data.shape, data.dtype
 
@@ -66,7 +66,7 @@ def cross_entropy(logits: Tensor | Array, targets: Tensor | Array, reduction: st
             g = np.moveaxis(g.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
         return (g if g.dtype == dtype else g.astype(dtype),)
 
-    return record("cross_entropy", out, rule, (logits,))
+    return record("cross_entropy", out, rule, (input,))
 
 
 def _check(data: Array, labels: Array, reduction: str) -> None:
@@ -88,24 +88,22 @@ def _check(data: Array, labels: Array, reduction: str) -> None:
         )
 
 
-def mse_loss(prediction: Tensor | Array, target: Tensor | Array, reduction: str = "mean") -> Tensor:
+def mse_loss(input: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
     """Squared error.
 
     Args:
-        prediction: any shape, floating.
+        input: any shape, floating.
         target: the same shape: a loss that broadcasts is nearly always a mistake.
         reduction: "mean", "sum" or "none".
     """
-    prediction, target = as_tensor(prediction, "mse_loss"), as_tensor(target, "mse_loss")
+    input, target = as_tensor(input, "mse_loss"), as_tensor(target, "mse_loss")
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"mse_loss: reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
-    if prediction.shape != target.shape:
-        raise ArgumentError(
-            f"mse_loss: prediction {prediction.shape} and target {target.shape} differ in shape"
-        )
-    difference = prediction._data - target._data
-    kinds = prediction.dtype, target.dtype
-    needs = prediction._requires_grad, target._requires_grad
+    if input.shape != target.shape:
+        raise ArgumentError(f"mse_loss: input {input.shape} and target {target.shape} differ in shape")
+    difference = input._data - target._data
+    kinds = input.dtype, target.dtype
+    needs = input._requires_grad, target._requires_grad
     wide = backend.widen(backend.as_array(difference))
     squares = wide * wide
     out = squares if reduction == "none" else squares.sum()
@@ -113,7 +111,7 @@ def mse_loss(prediction: Tensor | Array, target: Tensor | Array, reduction: str 
     if reduction == "mean":
         out = out / wide.size
     out = backend.as_array(out).astype(difference.dtype)
-    if not recording(prediction, target):
+    if not recording(input, target):
         return constant(out)
 
     def rule(gradient: Array) -> Sequence[Array | None]:
@@ -123,4 +121,4 @@ def mse_loss(prediction: Tensor | Array, target: Tensor | Array, reduction: str 
             (-g).astype(kinds[1], copy=False) if needs[1] else None,
         )
 
-    return record("mse_loss", out, rule, (prediction, target))
+    return record("mse_loss", out, rule, (input, target))

@@ -35,11 +35,11 @@ def _sum_rows(array: Array) -> Array:
     return cast(Array, backend.xp(array).add.reduce(array, 0))
 
 
-def linear(x: Tensor | Array, weight: Tensor | Array, bias: Tensor | Array | None = None) -> Tensor:
-    """`x @ weight.T + bias` in one node.
+def linear(input: Tensor | Array, weight: Tensor | Array, bias: Tensor | Array | None = None) -> Tensor:
+    """`input @ weight.T + bias` in one node.
 
     Args:
-        x: (..., in), floating.
+        input: (..., in), floating.
         weight: (out, in), as torch has it.
         bias: (out,) or None.
 
@@ -49,13 +49,13 @@ def linear(x: Tensor | Array, weight: Tensor | Array, bias: Tensor | Array | Non
     Raises:
         ArgumentError: shapes that do not fit.
     """
-    x = x if isinstance(x, Tensor) else as_tensor(x, "linear")
+    input = input if isinstance(input, Tensor) else as_tensor(input, "linear")
     weight = weight if isinstance(weight, Tensor) else as_tensor(weight, "linear")
-    rows, w = x._data, weight._data
+    rows, w = input._data, weight._data
     if w.ndim != 2 or not rows.ndim or rows.shape[-1] != w.shape[1]:
         wanted = f"(out, {rows.shape[-1] if rows.ndim else 'in'})"
         raise ArgumentError(
-            f"linear: x of shape {rows.shape} needs a weight of shape {wanted}, got {w.shape}"
+            f"linear: input of shape {rows.shape} needs a weight of shape {wanted}, got {w.shape}"
         )
     if bias is None:
         b = None
@@ -67,12 +67,12 @@ def linear(x: Tensor | Array, weight: Tensor | Array, bias: Tensor | Array | Non
                 f"linear: weight {w.shape} needs a bias of shape {w.shape[:1]}, got {b.shape}"
             )
     if rows.ndim != 2 or rows.dtype != w.dtype or (b is not None and b.dtype != w.dtype):
-        return _linear_of_any(x, weight, bias)
+        return _linear_of_any(input, weight, bias)
     batch_last = w.size > SMALL or rows.flags.f_contiguous
     out = product(w, rows.T) if batch_last else product(rows, w.T)
     if b is not None:
         out += b.reshape(-1, 1) if batch_last else b
-    return _record_linear(x, weight, bias, out.T if batch_last else out, batch_last)
+    return _record_linear(input, weight, bias, out.T if batch_last else out, batch_last)
 
 
 def _linear_of_any(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -29,28 +29,32 @@ def _unpad(into: Array, padding: tuple[int, int], shape: tuple[int, ...]) -> Arr
     return into[:, down : down + shape[2], right : right + shape[3]]
 
 
-def max_pool2d(x: Tensor | Array, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> Tensor:
+def max_pool2d(
+    input: Tensor | Array, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0
+) -> Tensor:
     """Largest value of each window; among equal ones the first gets the gradient.
 
     Args:
-        x: (batch, channels, rows, columns), floating.
+        input: (batch, channels, rows, columns), floating.
         kernel_size: one number, or rows and columns.
         stride: the kernel's size by default.
         padding: border of minus infinity, at most half of the kernel.
     """
-    x = as_tensor(x, "max_pool2d")
-    windows = _windows("max_pool2d", x, kernel_size, stride, padding)
-    shape = x.shape
+    input = as_tensor(input, "max_pool2d")
+    windows = _windows("max_pool2d", input, kernel_size, stride, padding)
+    shape = input.shape
     output = windows.output("max_pool2d", shape[2], shape[3])
-    if not backend.is_floating(x.dtype):
-        raise ArgumentError(f"max_pool2d: dtype {x.dtype} is not floating: convert with .astype(np.float32)")
-    xp = backend.xp(x._data)
-    padded = pad(inside_out(x._data), windows.padding, -np.inf)
+    if not backend.is_floating(input.dtype):
+        raise ArgumentError(
+            f"max_pool2d: dtype {input.dtype} is not floating: convert with .astype(np.float32)"
+        )
+    xp = backend.xp(input._data)
+    padded = pad(inside_out(input._data), windows.padding, -np.inf)
     places = [windows.pick(i, j, output) for i in range(windows.kernel[0]) for j in range(windows.kernel[1])]
     out = padded[places[0]].copy()
     for place in places[1:]:
         xp.maximum(out, padded[place], out=out)
-    if not recording(x):
+    if not recording(input):
         return constant(outside_in(out))
 
     def rule(gradient: Array) -> Sequence[Array]:
@@ -63,30 +67,32 @@ def max_pool2d(x: Tensor | Array, kernel_size: Pair, stride: Pair | None = None,
             left -= share
         return (outside_in(_unpad(into, windows.padding, shape)),)
 
-    return record("max_pool2d", outside_in(out), rule, (x,), (x,), saves_output=True)
+    return record("max_pool2d", outside_in(out), rule, (input,), (input,), saves_output=True)
 
 
-def avg_pool2d(x: Tensor | Array, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> Tensor:
+def avg_pool2d(
+    input: Tensor | Array, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0
+) -> Tensor:
     """Mean of each window; padding counts as zeros. 16-bit floats are summed in float32.
 
     Args:
-        x: (batch, channels, rows, columns), floating.
+        input: (batch, channels, rows, columns), floating.
         kernel_size: one number, or rows and columns.
         stride: the kernel's size by default.
         padding: border of zeros, at most half of the kernel.
     """
-    x = as_tensor(x, "avg_pool2d")
-    windows = _windows("avg_pool2d", x, kernel_size, stride, padding)
-    shape, dtype = x.shape, x.dtype
+    input = as_tensor(input, "avg_pool2d")
+    windows = _windows("avg_pool2d", input, kernel_size, stride, padding)
+    shape, dtype = input.shape, input.dtype
     output = windows.output("avg_pool2d", shape[2], shape[3])
-    xp = backend.xp(x._data)
-    padded = pad(inside_out(backend.widen(x._data)), windows.padding)
+    xp = backend.xp(input._data)
+    padded = pad(inside_out(backend.widen(input._data)), windows.padding)
     places = [windows.pick(i, j, output) for i in range(windows.kernel[0]) for j in range(windows.kernel[1])]
     total = padded[places[0]].copy()
     for place in places[1:]:
         total += padded[place]
     out = outside_in((total / len(places)).astype(dtype, copy=False))
-    if not recording(x):
+    if not recording(input):
         return constant(out)
     wide = padded.shape
 
@@ -97,4 +103,4 @@ def avg_pool2d(x: Tensor | Array, kernel_size: Pair, stride: Pair | None = None,
             into[place] += share
         return (outside_in(_unpad(into, windows.padding, shape)),)
 
-    return record("avg_pool2d", out, rule, (x,))
+    return record("avg_pool2d", out, rule, (input,))

@@ -19,10 +19,10 @@ IMAGES, PIXELS = rng.standard_normal((2, 5, 3, 4)), rng.integers(0, 5, (2, 3, 4)
     [(LOGITS, TARGETS), (LOGITS.copy(order="F"), TARGETS), (LOGITS[:, ::-1], TARGETS), (IMAGES, PIXELS)],
 )
 def test_cross_entropy(reduction, logits, targets):
-    gradcheck(lambda x: cross_entropy(x, targets, reduction), [logits])
+    gradcheck(lambda x: cross_entropy(x, targets, reduction=reduction), [logits])
     logs = np.take_along_axis(log_softmax(logits, 1).data, np.expand_dims(targets, 1), 1).squeeze(1)
     expected = -logs if reduction == "none" else getattr(np, reduction)(-logs)
-    np.testing.assert_allclose(cross_entropy(logits, targets, reduction).data, expected)
+    np.testing.assert_allclose(cross_entropy(logits, targets, reduction=reduction).data, expected)
 
 
 def test_targets_of_any_integer_dtype_and_as_tensor():
@@ -57,12 +57,12 @@ def test_large_logits():
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_mse(reduction):
     target = rng.standard_normal((6, 5))
-    gradcheck(lambda a, b: mse_loss(a, b, reduction), [LOGITS, target])
-    gradcheck(lambda a: mse_loss(a, target, reduction), [LOGITS[::2, ::-1].copy().repeat(2, 0)])
+    gradcheck(lambda a, b: mse_loss(a, b, reduction=reduction), [LOGITS, target])
+    gradcheck(lambda a: mse_loss(a, target, reduction=reduction), [LOGITS[::2, ::-1].copy().repeat(2, 0)])
     squares = (LOGITS - target) ** 2
     expected = squares if reduction == "none" else getattr(np, reduction)(squares)
-    np.testing.assert_allclose(mse_loss(LOGITS, target, reduction).data, expected)
-    gradcheck(lambda a: mse_loss(a, np.array(2.0), reduction), [np.array(1.0)])
+    np.testing.assert_allclose(mse_loss(LOGITS, target, reduction=reduction).data, expected)
+    gradcheck(lambda a: mse_loss(a, np.array(2.0), reduction=reduction), [np.array(1.0)])
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_mse(reduction):
         (lambda: cross_entropy(LOGITS, TARGETS.astype(float)), "array of integers"),
         (lambda: cross_entropy(LOGITS, [1, 2]), "array of integers"),
         (lambda: cross_entropy(LOGITS[0], TARGETS[0]), "array of integers"),
-        (lambda: cross_entropy(LOGITS, TARGETS, "max"), "'max' is none of mean, sum, none"),
+        (lambda: cross_entropy(LOGITS, TARGETS, reduction="max"), "'max' is none of mean, sum, none"),
         (lambda: mse_loss(LOGITS, LOGITS[0]), r"\(6, 5\) and target \(5,\) differ"),
-        (lambda: mse_loss(LOGITS, LOGITS, "max"), "'max' is none of"),
+        (lambda: mse_loss(LOGITS, LOGITS, reduction="max"), "'max' is none of"),
     ],
 )
 def test_bad_input(call, words):

@@ -101,7 +101,7 @@ def test_mixed_dtypes_and_integers():
         (lambda: normal(3, 4) @ tensor(normal(3)), "do not fit"),
         (
             lambda: linear(normal(3, 4), normal(5, 3)),
-            r"x of shape \(3, 4\) needs a weight of shape \(out, 4\)",
+            r"input of shape \(3, 4\) needs a weight of shape \(out, 4\)",
         ),
         (lambda: linear(normal(3, 4), normal(5, 4), normal(4)), r"bias of shape \(5,\), got \(4,\)"),
         (lambda: linear([1.0], normal(5, 4)), "tensor or an array, not list"),
