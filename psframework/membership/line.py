@@ -17,18 +17,20 @@ from psframework.errors import (
     ContextClosed,
     DeadlineExceeded,
     PeerLost,
+    PermissionDenied,
     PsfError,
     StaleTerm,
 )
-from psframework.rpc.deadline import Deadline
+from psframework.rpc.deadline import Deadline, boottime
 from psframework.rpc.security import Security
-from psframework.rpc.status import DETAILS_KEY, from_rpc_error
+from psframework.rpc.status import DETAILS_KEY, from_rpc_error, was_cut_off
 
 log = logging.getLogger(__name__)
 SERVICE = "/psframework.proto.v1.CoordinatorService/"
 ROLE = "coordinator"
 ATTEMPT_SECONDS = 10.0  # then another address is tried
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5  # seconds between attempts
+REFUSALS, REFUSAL_SECONDS = 5, 2.0  # cut off so often, for so long, before any answer: no accident
 
 
 class _Termed(Protocol):
@@ -119,10 +121,11 @@ class Line:
 
         Raises:
             DeadlineExceeded: nobody answered; tells the last error.
+            PermissionDenied: somebody listens, but ends each connection before an answer.
             ContextClosed: the line was closed meanwhile.
             PsfError: what the coordinator answered.
         """
-        pause, last = FIRST_PAUSE, "no attempt was made"
+        pause, last, refused = FIRST_PAUSE, "no attempt was made", _Refusals()
         while not deadline.expired:
             address = self.addresses.current
             timeout = deadline.seconds() if patient else min(deadline.remaining(), ATTEMPT_SECONDS)
@@ -133,6 +136,8 @@ class Line:
             except (StaleTerm, _Unanswered) as error:
                 last = str(error)
                 self.addresses.failed(address)
+                if refused.count(error) and self.terms.highest == 0:
+                    raise PermissionDenied(self._turned_away(last)) from None
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), deadline.remaining()))
             pause = min(pause * 2, LONGEST_PAUSE)
         raise DeadlineExceeded(f"no coordinator at {', '.join(self.addresses.all)} answered {method}: {last}")
@@ -171,7 +176,7 @@ class Line:
         except grpc.aio.AioRpcError as error:
             failure = from_rpc_error(error, peer=f"coordinator {address}", hint=self.security.hint)
             if _is_silence(failure, error):
-                raise _Unanswered(str(failure)) from None
+                raise _Unanswered(str(failure), cut_off=was_cut_off(error)) from None
             raise failure from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -180,6 +185,10 @@ class Line:
             raise
         self.terms.observe(response, address)
         return response
+
+    def _turned_away(self, last: str) -> str:
+        hint = "" if self.security.hint else "; it may expect TLS: give the folder of your certificates"
+        return f"the coordinator at {', '.join(self.addresses.all)} ends every connection: {last}{hint}"
 
     def _gone(self) -> ContextClosed:
         return ContextClosed("this process has left the cluster: connect again")
@@ -194,7 +203,29 @@ class Line:
 
 
 class _Unanswered(Exception):
-    """One attempt broke or took too long."""
+    """One attempt broke or took too long; `cut_off`: somebody had accepted the connection."""
+
+    def __init__(self, message: str, *, cut_off: bool) -> None:
+        super().__init__(message)
+        self.cut_off = cut_off
+
+
+class _Refusals:
+    """Counts connections in a row that somebody accepted and then ended."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since = 0.0
+
+    def count(self, error: Exception) -> bool:
+        """Takes note of a failed attempt; True once that can be no accident."""
+        if not (isinstance(error, _Unanswered) and error.cut_off):
+            self._count = 0
+            return False
+        self._count += 1
+        if self._count == 1:
+            self._since = boottime()
+        return self._count >= REFUSALS and boottime() - self._since >= REFUSAL_SECONDS
 
 
 def _is_silence(failure: PsfError, error: grpc.aio.AioRpcError) -> bool:

@@ -191,6 +191,11 @@ def from_rpc_error(error: RpcFailure, *, peer: str = "", hint: str = "") -> PsfE
     return kind(f"{who}{text or code.name}")
 
 
+def was_cut_off(error: RpcFailure) -> bool:
+    """Whether somebody accepted the connection and then ended it: it died, or refused what we showed."""
+    return any(word in (error.details() or "").lower() for word in _CUT_OFF_WORDS)
+
+
 def _rich_detail(error: RpcFailure) -> ErrorDetail | None:
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY and isinstance(value, bytes):

@@ -109,7 +109,7 @@ class Side:
         folder = None if tls is None or self.tls is None else self.tls.parent / tls
         security = Security.from_settings(tls_dir=folder, token=token)
         address = getattr(self, at).address
-        async with Membership.join([address], JoinRequest(role), security, timeout=1.0):
+        async with Membership.join([address], JoinRequest(role), security, timeout=15.0):
             pass
 
     async def open(self, model: nn.Module, *, policy: Any = None, **options: Any) -> None:

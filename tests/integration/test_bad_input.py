@@ -139,7 +139,7 @@ TABLE: list[tuple[str, Attempt, type[Exception], str]] = [
     # certificates and tokens
     ("an authority we do not know", lambda s: s.secure.join("other/trainer"), PermissionDenied,
      r"TLS refused the connection"),
-    ("a certificate of another authority", lambda s: s.secure.join("mixed"), DeadlineExceeded,
+    ("a certificate of another authority", lambda s: s.secure.join("mixed"), PermissionDenied,
      r"one side refused the other's certificate"),
     ("a certificate of another role", lambda s: s.secure.join("certs/trainer", role="parameter-server"),
      PermissionDenied, r"'parameter-server', but your certificate is of role 'trainer'"),
@@ -147,7 +147,7 @@ TABLE: list[tuple[str, Attempt, type[Exception], str]] = [
      PermissionDenied, r"TLS refused the connection .*certificate"),
     ("a hello of another role", lambda s: s.secure.on_stream(s.hello("coordinator")), PermissionDenied,
      r"you say that you are 'coordinator', but your certificate is of role 'trainer'"),
-    ("no certificate", lambda s: s.secure.join(), DeadlineExceeded, r"127\.0\.0\.1"),
+    ("no certificate", lambda s: s.secure.join(), PermissionDenied, r"may expect TLS"),
     ("a trainer's orders", lambda s: s.secure.to_shard("DropTable", pb.DropTableRequest()), PermissionDenied,
      r"has the role 'trainer'; .*/DropTable needs 'coordinator'"),
     ("a trainer's orders on the call stream", orders_on_the_call_stream, PermissionDenied,
