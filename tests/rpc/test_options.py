@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from psframework.rpc.options import channel_options, server_options
+import os
+import subprocess
+import sys
+
+import pytest
+
+from psframework.rpc.options import EXPERIMENTS, channel_options, server_options
+
+MAKE_A_SERVER = """
+import asyncio, os, grpc
+import psframework.rpc.options
+
+async def main():
+    server = grpc.aio.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await server.stop(None)
+
+asyncio.run(main())
+print(os.environ["GRPC_EXPERIMENTS"])
+"""
 
 
 def test_the_server_allows_the_keepalive_that_clients_send():
@@ -20,3 +40,13 @@ def test_sizes_and_extras():
     options = dict(channel_options(max_message=7, server_name="n", extra=[("grpc.enable_http_proxy", 1)]))
     assert options["grpc.max_receive_message_length"] == 7
     assert options["grpc.ssl_target_name_override"] == "n" and options["grpc.enable_http_proxy"] == 1
+
+
+@pytest.mark.parametrize("own", [None, "-event_engine_dns"])
+def test_this_release_of_grpc_knows_the_experiments_and_users_win(own: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    environment |= {"GRPC_EXPERIMENTS": own} if own else {}
+    command = [sys.executable, "-c", MAKE_A_SERVER]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == (own or EXPERIMENTS)
+    assert "xperiment" not in done.stderr
