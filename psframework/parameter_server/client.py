@@ -82,7 +82,7 @@ async def open_parameter_server(
         except BaseException:
             handle.let_go()
             raise
-    except (PsfError, asyncio.CancelledError):
+    except (Exception, asyncio.CancelledError):  # whatever it is: others must not wait for us
         await _withdraw(runtime, table, request.registration)
         raise
     return handle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from psframework.parameter_server.dedupe import Outcome
 from psframework.parameter_server.gate import Admission, Gate, Verdict
 from psframework.parameter_server.policy import ASP, BSP, SSP, Policy
-from psframework.parameter_server.roster import Entry
+from psframework.parameter_server.roster import Entry, Roster
 from psframework.parameter_server.rounds import Rounds
 
 
@@ -49,6 +49,12 @@ class Clocks(Gate):
         slowest = self.next_step
         names = [e.name for e in self.roster.open_entries() if self._clock.get(e.slot, 0) == slowest]
         return f"{self.table!r} waits for {', '.join(names)}, which has done {slowest} steps"
+
+    def publish(self, roster: Roster) -> bool:
+        accepted = super().publish(roster)
+        slots = {entry.slot for entry in self.roster.entries}
+        self._clock = {slot: clock for slot, clock in self._clock.items() if slot in slots}
+        return accepted
 
     def _complete(self, entry: Entry) -> int:
         return self._clock.get(entry.slot, entry.from_step)

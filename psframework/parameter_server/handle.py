@@ -83,7 +83,7 @@ class ParameterServer:
         spares = isinstance(self._policy, BSP) and self._policy.spares > 0
         # Under BSP a step counts when all shards have it, so a pull must follow the last acknowledgement.
         self._one_trip = not isinstance(self._policy, BSP) or (len(self._links) == 1 and not spares)
-        self._tells_keeper = spares
+        self._tells_keeper = spares and not reader
         self._lock = asyncio.Lock()
         self._leaving = asyncio.Lock()
         self._pending: _Pending | None = None

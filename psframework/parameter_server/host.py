@@ -125,10 +125,9 @@ class Host:
             await self._run(lambda: self.table.stage(entry.slot, gradient, kept=push.kept))
             self.gate.pushed(push.writer, push.step)
             self.pump()
-            return self.gate.outcome(push.writer, push.step)
-        outcome = self.gate.outcome(push.writer, push.step)
+        outcome = self.gate.outcome(push.writer, push.step)  # the step may have been closed meanwhile
         if outcome is Outcome.DROPPED:
-            await self._run(lambda: self.table.finish_push(push.writer, push.sequence, outcome))
+            return await self._run(lambda: self.table.finish_push(push.writer, push.sequence, outcome))
         return outcome
 
     async def push_pull(self, push: Push, waiting: Waiting, deadline: Deadline) -> Outcome:

@@ -104,8 +104,8 @@ class Rounds(Gate):
         if step >= self._next:
             return Outcome.STAGED
         age = self._next - step
-        if age > len(self._history):
-            raise ArgumentError(f"step {step} of {self.table!r} is forgotten: step {self._next} is next")
+        if age > len(self._history):  # with spares, one may be far behind; the partitions know what they took
+            return Outcome.DROPPED
         return Outcome.APPLIED if self.trainer(writer).slot in self._history[-age] else Outcome.DROPPED
 
     def waiting(self) -> str:
@@ -138,4 +138,6 @@ class Rounds(Gate):
             counted = {entry.slot: entry.writer for entry in self.roster.active(self._next)}
             for slot in [slot for slot, writer in self._staged.items() if counted.get(slot) != writer]:
                 del self._staged[slot]
+            slots = {entry.slot for entry in self.roster.entries}
+            self._committed = {s: step for s, step in self._committed.items() if s in slots}
         return accepted

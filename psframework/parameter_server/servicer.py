@@ -94,12 +94,11 @@ class ShardServicer:
         """Sets first values."""
         host = self._host(request.table)
         self._check_writer(host, request.writer, call)
-        roster = host.gate.roster
-        if roster.ready or roster.initializer != request.writer:
-            raise StaleTerm(f"writer {request.writer} does not initialize {request.table!r}")
+        self._check_initializer(host, request.writer)
         positions = positions_of(host.table, request.partitions)
         place = request.place if request.HasField("place") else None
         source = await source_of(host.table, positions, call, place)
+        self._check_initializer(host, request.writer)  # a repetition may have finished while this one came
         await host.initialize(source, positions)
         return pb.InitializeReply()
 
@@ -159,6 +158,8 @@ class ShardServicer:
         old = self._hosts.get(request.table)
         if old is not None and old.creation == request.creation:
             return pb.CreateTableReply()
+        if old is not None and old.creation > request.creation:
+            raise StaleTerm(f"table {request.table!r} was made anew: {request.creation} is over")
         partitions = [partition_from_message(message) for message in request.partitions]
         rule = rule_from_spec(spec_from_json(request.rule, "update rule"))
         policy = policy_from_spec(spec_from_json(request.policy, "policy"))
@@ -236,6 +237,11 @@ class ShardServicer:
         if entry is None and writer not in host.gate.roster.readers:
             raise NotRegistered(f"writer {writer} is not registered with {host.name!r}: register first")
 
+    def _check_initializer(self, host: Host, writer: int) -> None:
+        roster = host.gate.roster
+        if roster.ready or roster.initializer != writer:
+            raise StaleTerm(f"writer {writer} does not initialize {host.name!r}")
+
     def _check_term(self, term: int) -> None:
         if term < self._term:
             raise StaleTerm(f"a message of term {term}; term {self._term} has begun")
@@ -255,10 +261,10 @@ class ShardServicer:
                 "add shards, or raise --memory-limit"
             )
 
-    def _check_staging(self, host: Host, writer: int) -> None:
+    def _check_staging(self, host: Host, writer: int, *, copied: bool) -> None:
         if self._limit is None:
             return
-        wanted = host.table.needs_room(host.gate.trainer(writer).slot)
+        wanted = host.table.needs_room(host.gate.trainer(writer).slot, copied=copied)
         used = sum(h.memory for h in self._hosts.values())
         if wanted and used + wanted > self._limit:
             raise ResourceExhausted(
@@ -275,8 +281,8 @@ class ShardServicer:
         compression = parse(request.compression or "none")
 
         async def receive() -> Gradient:
-            if not kept:
-                self._check_staging(host, request.writer)
+            if place is None or not kept:
+                self._check_staging(host, request.writer, copied=place is not None)
             source = await source_of(host.table, positions, call, place, compression)
             return Gradient(request.writer, request.sequence, source, frozenset(positions))
 

@@ -38,6 +38,11 @@ class Source(ABC):
     joins = False
     """Whether a piece of several partitions may be asked for."""
 
+    @property
+    def owned_bytes(self) -> int:
+        """Bytes of memory that nobody else accounts for."""
+        return 0
+
     @abstractmethod
     def array(self, piece: Piece) -> Array:
         """The values of a piece, 1-D, shared with the memory behind."""
@@ -94,6 +99,10 @@ class Parts(Source):
 
     def __init__(self, arrays: Mapping[int, Array]) -> None:
         self._arrays = arrays
+
+    @property
+    def owned_bytes(self) -> int:
+        return sum(int(array.nbytes) for array in self._arrays.values())
 
     def array(self, piece: Piece) -> Array:
         return self._arrays[piece.start]

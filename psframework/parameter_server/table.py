@@ -7,7 +7,7 @@ one go, block by block, and new values are copied out while a block is still in 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,11 +105,18 @@ class Table:
     @property
     def staged_bytes(self) -> int:
         """Bytes of memory for gradients that wait for their step."""
-        return sum(arena.nbytes for arena in (*self._lent.values(), *self._spare))
+        held = sum(gradient.source.owned_bytes for gradient in tuple(self._staged.values()))
+        return held + sum(arena.nbytes for arena in (*self._lent.values(), *self._spare))
 
-    def needs_room(self, slot: int) -> int:
-        """Bytes that a copy of this slot's gradient would take beyond what is taken already."""
-        return 0 if slot in self._lent or self._spare else self.parameter_bytes
+    def needs_room(self, slot: int, *, copied: bool = True) -> int:
+        """Bytes that this slot's gradient would take beyond what is taken already.
+
+        Args:
+            slot: whose.
+            copied: it comes from the caller's memory; else it stays in the memory that it is received into.
+        """
+        there = slot in self._lent or self._spare if copied else slot in self._staged
+        return 0 if there else self.parameter_bytes
 
     @property
     def packed_offsets(self) -> Sequence[int]:
@@ -207,11 +214,18 @@ class Table:
         for piece, _ in self._pieces(positions, joins=sink.joins):
             _copy(sink.array(piece), self._values.array(piece))
 
-    def finish_push(self, writer: int, sequence: int, outcome: Outcome = Outcome.APPLIED) -> None:
-        """Records a push on the partitions that it had no gradients for, or (dropped) did not count on."""
-        for dedupe in self.dedupe:
-            if dedupe.seen(writer, sequence) is None:
+    def finish_push(self, writer: int, sequence: int, outcome: Outcome = Outcome.APPLIED) -> Outcome:
+        """Records a push on the partitions that it had no gradients for, or (dropped) did not count on.
+
+        Returns:
+            What became of it; an earlier record stands.
+        """
+        known = [dedupe.seen(writer, sequence) for dedupe in self.dedupe]
+        for dedupe, seen in zip(self.dedupe, known):
+            if seen is None:
                 dedupe.record(writer, sequence, outcome)
+        self._unstage(lambda gradient: (gradient.writer, gradient.sequence) == (writer, sequence))
+        return Outcome.APPLIED if Outcome.APPLIED in known else outcome
 
     def read(self, pull: Pull) -> None:
         """Answers a pull."""
@@ -222,7 +236,11 @@ class Table:
         kept = frozenset(writers)
         for dedupe in self.dedupe:
             dedupe.keep(kept)
-        for slot in [slot for slot, gradient in self._staged.items() if gradient.writer not in kept]:
+        self._unstage(lambda gradient: gradient.writer not in kept)
+        del self._spare[max(0, len(kept) - len(self._lent)) :]
+
+    def _unstage(self, which: Callable[[Gradient], bool]) -> None:
+        for slot in [slot for slot, gradient in self._staged.items() if which(gradient)]:
             del self._staged[slot]
             if slot in self._lent:
                 self._spare.append(self._lent.pop(slot))

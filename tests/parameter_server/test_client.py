@@ -15,6 +15,7 @@ from psframework.errors import (
     ResourceExhausted,
     UnknownTable,
 )
+from psframework.parameter_server import client
 from psframework.parameter_server.client import open_parameter_server
 from psframework.parameter_server.partition import FixedShards, Hash
 from psframework.parameter_server.policy import ASP, BSP, SSP
@@ -168,3 +169,28 @@ async def _until(condition, seconds: float = 10.0) -> None:
             except UnknownTable:
                 pass
             await asyncio.sleep(0.005)
+
+
+async def test_whatever_ends_the_opening_nobody_waits_for_who_did_not_open(monkeypatch):
+    async with servers(1) as made, made.trainer() as one:
+
+        def no_memory(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(client, "_memory", no_memory)
+        with pytest.raises(MemoryError):
+            await open_parameter_server(one, Net(), optimizer=optim.SGD(lr=1.0))
+        assert not made.keeper.models.find("default/model").current().registrations
+
+
+async def test_with_spares_a_reader_pulls_again_and_again():
+    async with servers(2) as made, made.trainer() as one, made.trainer() as two:
+        options = {"optimizer": optim.SGD(lr=1.0), "consistency": BSP(spares=1), "name": "net"}
+        model = Net()
+        async with await open_parameter_server(one, model, **options) as ps:
+            for parameter in model.parameters():
+                parameter.grad = np.ones_like(parameter.data)
+            await ps.push_pull()
+            async with await open_parameter_server(two, Net(), name="net", reader=True) as reader:
+                await reader.pull()
+                await reader.pull()

@@ -10,12 +10,12 @@ import pytest
 from psframework import optim
 from psframework.errors import DeadlineExceeded, Evicted, PeerLost, StaleTerm, UnknownTable
 from psframework.parameter_server.clocks import gate_for
-from psframework.parameter_server.dedupe import Outcome
+from psframework.parameter_server.dedupe import WINDOW, Outcome
 from psframework.parameter_server.host import SMALL_BYTES, Host, Push, Waiting
 from psframework.parameter_server.layout import Layout, ParameterSpec
 from psframework.parameter_server.partition import Balanced
 from psframework.parameter_server.policy import ASP, BSP, SSP, Policy
-from psframework.parameter_server.roster import Entry, Roster
+from psframework.parameter_server.roster import Entry, Roster, Seal
 from psframework.parameter_server.sources import Arena, Parts
 from psframework.parameter_server.table import Gradient, Pull, Table
 from psframework.rpc.deadline import Deadline
@@ -301,3 +301,62 @@ async def test_a_writer_fenced_on_the_way_changes_nothing_any_more():
 async def test_bsp_takes_a_push_whole():
     h = host(BSP(), LARGE)
     assert await h.push_pull_flow(arriving(h, 10, 1, asyncio.Queue()), waiting(h, 10, 1)[0], after()) is None
+
+
+async def test_with_spares_a_push_whose_step_is_closed_while_it_arrives_is_dropped_and_leaves_nothing(size):
+    h = host(BSP(trainers=2, spares=1), size)
+    arrived = asyncio.Event()
+    late = push(h, 11, 0)
+    receive = late.receive
+
+    async def slowly() -> Gradient:
+        await arrived.wait()
+        return await receive()
+
+    late.receive = slowly
+    coming = asyncio.ensure_future(h.push(late, after()))
+    await turns()
+    await h.push(push(h, 10, 0), after())
+    await h.publish(Roster(2, (A, B), ready=True, seals=(Seal(0, (0,)),)))
+    await h.close()
+    arrived.set()
+    assert await coming is Outcome.DROPPED
+    assert not h.table._staged
+    assert all(dedupe.through(11) == 1 for dedupe in h.table.dedupe)
+    for step in (1, 2):  # the next ones find their place
+        await h.push(push(h, 11, step), after())
+        await h.publish(Roster(2 + step, (A, B), ready=True, seals=(Seal(step, (1,)),)))
+        await h.close()
+    assert h.gate.next_step == 3
+    assert np.all(h.table.values(0) == -3)
+
+
+async def test_with_spares_who_is_far_behind_is_dropped_and_told_the_truth_about_what_counted(size):
+    h = host(BSP(trainers=2, spares=1), size)
+    await h.push(push(h, 11, 0), after())
+    for step in range(WINDOW + 2):
+        await h.push(push(h, 10, step), after())
+        seal = Seal(step, (0, 1) if step == 0 else (0,))
+        await h.publish(Roster(2 + step, (A, B), ready=True, seals=(seal,)))
+        await h.close()
+    assert await h.push(push(h, 11, 0), after()) is Outcome.APPLIED  # its answer was lost
+    assert await h.push(push(h, 11, 1), after()) is Outcome.DROPPED
+    assert h.gate.outcome(11, 1) is Outcome.DROPPED
+    assert h.table.dedupe[0].through(11) == 2
+
+
+async def test_a_gradient_that_arrives_after_its_writer_was_fenced_is_not_applied_again(size):
+    h = host(ASP(), size)
+    assert await h.push(push(h, 11, 0), after()) is Outcome.APPLIED
+    again = push(h, 11, 0)
+    receive = again.receive
+
+    async def fenced_meanwhile() -> Gradient:
+        h.fence(11)
+        await h.publish(Roster(2, (A, Entry(1, 11, 2, "b", 0, 1)), ready=True))
+        return await receive()
+
+    again.receive = fenced_meanwhile
+    with pytest.raises(Evicted):
+        await h.push(again, after())
+    assert np.all(h.table.values(0) == -1)

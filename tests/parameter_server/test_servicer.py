@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from contextlib import AsyncExitStack
 
 import grpc
 import numpy as np
@@ -20,7 +22,7 @@ from psframework.errors import (
     WireError,
 )
 from psframework.parameter_server.client import open_parameter_server
-from psframework.parameter_server.policy import ASP, BSP
+from psframework.parameter_server.policy import ASP, BSP, policy_spec
 from psframework.parameter_server.servicer import ShardServicer
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.proto.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
@@ -29,6 +31,7 @@ from psframework.rpc.deadline import Deadline
 from psframework.rpc.status import from_rpc_error
 from psframework.testing.servers import Trainer, servers
 from psframework.wire import shm
+from psframework.wire.lanes import Lane
 
 TABLE = "default/net"
 
@@ -218,3 +221,80 @@ async def test_without_room_a_push_is_told_to_come_again_and_the_shard_lives_on(
         await b.pull()
         await a.close()
         await b.close()
+
+
+class _Arriving:
+    """A payload that is not here yet."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.here = data, asyncio.Event()
+
+    async def whole(self) -> list[memoryview]:
+        await self.here.wait()
+        return [memoryview(self.data)]
+
+
+def creation(number: int) -> pb.CreateTableRequest:
+    entry = pb.RosterEntry(slot=0, writer=7, incarnation=1, name="t")
+    return pb.CreateTableRequest(
+        table=TABLE,
+        term=1,
+        partitions=[pb.Partition(dtype="float32", size=16)],
+        rule=json.dumps(optim.SGD(lr=1.0).rule.spec()),
+        policy=json.dumps(policy_spec(ASP())),
+        shards=1,
+        creation=number,
+        roster=pb.Roster(number=1, entries=[entry], initializer=7),
+    )
+
+
+async def test_first_values_that_come_late_do_not_undo_training():
+    servicer, peer = ShardServicer(), PeerInfo("t", "trainer", "default", 1)
+    request = creation(5)
+    servicer.create_table(request, Call(peer, Deadline.after(5)))
+    call = Call(peer, Deadline.after(5), _Arriving(np.zeros(16, np.float32).tobytes()))
+    first = pb.InitializeRequest(table=TABLE, writer=7, partitions=[0])
+    late = asyncio.ensure_future(servicer.initialize(first, call))
+    await asyncio.sleep(0)
+    request.roster.number, request.roster.ready = 2, True  # a repetition of it was faster
+    await servicer.publish_roster(
+        pb.PublishRosterRequest(table=TABLE, term=1, roster=request.roster), Call(peer, Deadline.after(5))
+    )
+    table = servicer._hosts[TABLE].table
+    table.values(0)[...] = 3
+    call.payload.here.set()
+    with pytest.raises(StaleTerm, match="does not initialize"):
+        await late
+    assert np.all(table.values(0) == 3)
+
+
+async def test_a_table_is_not_replaced_by_one_that_was_made_before():
+    servicer, call = ShardServicer(), Call(PeerInfo("c", "coordinator", "", 1), Deadline.after(5))
+    servicer.create_table(creation(5), call)
+    held = servicer._hosts[TABLE]
+    with pytest.raises(StaleTerm, match="made anew"):
+        servicer.create_table(creation(4), call)
+    assert servicer._hosts[TABLE] is held
+    servicer.create_table(creation(6), call)
+    assert servicer._hosts[TABLE] is not held
+
+
+async def test_gradients_that_came_over_the_network_count_against_the_memory_too():
+    nbytes = 4 * 4096
+    lanes = frozenset({Lane.INLINE, Lane.STRIPED})
+    async with servers(1, lanes=lanes, memory_limit=2 * nbytes) as made, AsyncExitStack() as stack:
+        handles = []
+        for _ in range(2):
+            model = nn.Linear(64, 63, dtype=np.float32)
+            runtime = await stack.enter_async_context(made.trainer())
+            options = {"name": "net", "optimizer": optim.SGD(lr=1.0), "consistency": BSP()}
+            handles.append(await open_parameter_server(runtime, model, **options))
+            for parameter in model.parameters():
+                parameter.grad = np.ones_like(parameter.data)
+        await handles[0].push()
+        with pytest.raises(ResourceExhausted, match="no room for another gradient"):
+            await handles[1].push(timeout=0.3)
+        made.shards["parameter-server-0"]._limit = None
+        await handles[1].push(timeout=10)
+        for handle in handles:
+            await handle.close()

@@ -177,3 +177,18 @@ def test_sizes_are_reported():
     table = tables(optim.Adam(lr=0.1).rule, memory(0), shards=1)[0]
     assert table.parameter_bytes == MODEL.nbytes
     assert table.state_bytes == 2 * MODEL.nbytes
+
+
+def test_memory_for_staged_gradients_is_counted_and_given_back():
+    table = tables(RULES[0], memory(0), shards=1)[0]
+    values = table.parameter_bytes
+    for slot in range(4):
+        table.stage(slot, gradient(table, 10 + slot, 1, memory(1)), kept=False)
+    table.stage(4, gradient(table, 14, 1, memory(1), parts=True), kept=True)
+    assert table.staged_bytes == 5 * values
+    assert table.needs_room(4, copied=False) == 0
+    assert table.needs_room(5, copied=False) == values
+    table.apply_round((0, 1, 2, 3, 4))
+    assert table.staged_bytes == 4 * values  # kept for the next step
+    table.keep_writers([10])
+    assert table.staged_bytes == values
