@@ -42,7 +42,7 @@ def test_sizes_and_extras():
     assert options["grpc.ssl_target_name_override"] == "n" and options["grpc.enable_http_proxy"] == 1
 
 
-@pytest.mark.parametrize("own", [None, "-event_engine_dns"])
+@pytest.mark.parametrize("own", [None, "-event_engine_client"])
 def test_this_release_of_grpc_knows_the_experiments_and_users_win(own: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     environment |= {"GRPC_EXPERIMENTS": own} if own else {}
