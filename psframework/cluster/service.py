@@ -132,6 +132,7 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
         parts.membership.on_evicted(give_up)
         parts.stack.push_async_callback(_leave, parts.membership)
     parts.agent = await parts.stack.enter_async_context(_agent(role, parts))
+    parts.on_drain.append(parts.agent.drain)
     late.handlers = parts.agent.handlers()
     await server.set_serving(True)
     if parts.membership is not None:

@@ -72,9 +72,13 @@ class Acceptor:
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
+    def drain(self) -> None:
+        """Accepts no new session; those that are open may still resume."""
+        self._open = False
+
     def close(self) -> None:
         """Accepts nothing more; sessions end by closing their peers."""
-        self._open = False
+        self.drain()
         for session in self._sessions.values():
             if session.expiry is not None:
                 session.expiry.cancel()
@@ -160,7 +164,9 @@ class Acceptor:
         if session is None:
             if hello.resumed or not self._open:
                 raise PeerLost(
-                    f"{self._local.name} does not know this session any more",
+                    f"{self._local.name} does not know this session any more"
+                    if self._open
+                    else f"{self._local.name} is ending: try another, or again",
                     peer=self._local.name,
                     reason="refused",
                     may_have_run=hello.resumed,

@@ -148,6 +148,10 @@ class Agent:
             if (peer.info.name, peer.info.incarnation) == (name, incarnation):
                 peer.fail(reason, f"{name} (incarnation {incarnation}) was declared dead: {reason}")
 
+    def drain(self) -> None:
+        """The process is about to end: takes no new session, while the calls that run come to their end."""
+        self._acceptor.drain()
+
     async def close(self) -> None:
         """Ends all sessions in order; calls that are still open end with PeerLost."""
         self._closed = True

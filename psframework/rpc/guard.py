@@ -22,6 +22,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 _ROLES = "__psf_roles__"
 HEALTH = "grpc.health.v1.Health"  # answers to the end: NOT_SERVING
+CALL_SERVICE = "psframework.proto.v1.CallService"
+"""Its sessions need their streams while calls end; which sessions are new, only `Agent.drain` knows."""
 
 
 def require_roles(*roles: str) -> Callable[[F], F]:
@@ -123,7 +125,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def _admit(self, path: str, roles: frozenset[str], context: Context) -> None:
         service = path.split("/")[1]
-        if self.draining and service != HEALTH:
+        if self.draining and service not in (HEALTH, CALL_SERVICE):
             raise PeerLost(
                 "this service is ending: try another, or again", reason="closed", may_have_run=False
             )

@@ -111,7 +111,9 @@ class Peer:
     @property
     def idle(self) -> bool:
         """Whether no handler runs for this peer and no reply is on its way."""
-        return not len(self._dispatcher) and not self._port.session.has_unsent and self.bulk.is_idle
+        port = self._port
+        waits = port.is_waiting or port.session.has_unsent
+        return not len(self._dispatcher) and not waits and self.bulk.is_idle
 
     def statistics(self) -> dict[str, int]:
         """Numbers for logs and leak tests: calls made and served that are open, and frames kept."""

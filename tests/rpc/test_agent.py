@@ -16,6 +16,7 @@ from psframework.rpc.deadline import Deadline
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.options import server_options
 from psframework.rpc.security import Security
+from psframework.rpc.serve import ServeOptions, serve
 from psframework.wire.lanes import Lane
 
 
@@ -204,3 +205,24 @@ async def test_every_connect_has_its_own_deadline_and_ends_with_the_agent(office
                 await each
     assert not agent._tasks
     silent.close()
+
+
+async def test_draining_ends_what_runs_also_where_it_needs_new_streams(office: Any) -> None:
+    agent, options = office.agent, ServeOptions(idle=lambda: office.agent.idle, announce=False)
+    async with serve(agent.handlers(), security=Security.plaintext(), options=options) as server:
+        peer = await office.peer(server.address, options=office.options("inline,striped"))
+        late = await office.client("late")
+        held = asyncio.create_task(office.echo(peer, "x", "Hold"))
+        await office.desk.started.wait()
+        agent.drain()
+        server.request_stop()
+        stopped = asyncio.create_task(server.wait_stopped())
+        await office.until(lambda: server._guard.draining)
+        data = [bytes(300_000)]
+        assert (await office.send(peer, "Mirror", data))[1] == data  # its streams are opened only now
+        with pytest.raises(PeerLost, match="is ending") as caught:
+            await office.dial(late, server.address)
+        assert not caught.value.may_have_run
+        office.desk.gate.set()
+        assert await held == "x"
+        await stopped
