@@ -32,6 +32,7 @@ _TRANSFER: tuple[tuple[str, str | int], ...] = (
 _KEEPALIVE: tuple[tuple[str, str | int], ...] = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),  # else a minute, which wins
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )

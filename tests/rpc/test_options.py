@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from typing import Any
 
+import grpc
 import pytest
 
 from psframework.rpc.options import EXPERIMENTS, channel_options, server_options
+from psframework.testing.faults import FaultyLink
 
 MAKE_A_SERVER = """
 import asyncio, os, grpc
@@ -50,3 +54,29 @@ def test_this_release_of_grpc_knows_the_experiments_and_users_win(own: str | Non
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == (own or EXPERIMENTS)
     assert "xperiment" not in done.stderr
+
+
+async def test_a_connection_that_swallows_everything_is_closed() -> None:
+    times = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    options = dict(channel_options())
+    options |= {name: int(options[name]) // 10 for name in times if name in options}  # a tenth, for the test
+    server = grpc.aio.server(options=server_options(extra=[("grpc.keepalive_time_ms", 60_000)]))
+
+    async def echo(_: object, context: Any) -> None:
+        await context.write(await context.read())
+        await context.read()
+
+    methods = {"Echo": grpc.stream_stream_rpc_method_handler(echo)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.T", methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with FaultyLink(f"127.0.0.1:{port}") as link:
+        async with grpc.aio.insecure_channel(link.address, options=tuple(options.items())) as channel:
+            stream = channel.stream_stream("/test.T/Echo")()
+            await stream.write(b"a")
+            assert await stream.read() == b"a"
+            link.blackhole()
+            async with asyncio.timeout(5):
+                with pytest.raises(grpc.aio.AioRpcError, match="ping timeout"):
+                    await stream.read()
+    await server.stop(0)
