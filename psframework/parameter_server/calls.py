@@ -26,7 +26,10 @@ async def call_keeper(
 
 async def each(calls: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
     """Runs calls side by side, each to its end, then raises the first failure."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
+    begun = list(calls)
+    if len(begun) == 1:
+        return [await begun[0]]  # a small step is mostly turns of the loop: none for a task
+    results = await asyncio.gather(*begun, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result

@@ -336,7 +336,10 @@ class Host:
 
     async def _answered(self, waiting: Waiting, deadline: Deadline) -> None:
         gate = self.gate
-        await self._until(lambda: waiting.answered or gate.released(waiting.writer, waiting.step), deadline)
+        if not waiting.answered:
+            await self._until(
+                lambda: waiting.answered or gate.released(waiting.writer, waiting.step), deadline
+            )
         while not waiting.answered:
             if self._closing is not None:  # a step that runs may answer it on its way
                 await self._until(lambda: waiting.answered or self._closing is None, deadline)

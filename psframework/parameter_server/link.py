@@ -106,6 +106,7 @@ class ShardLink:
     ) -> None:
         self.shard = shard
         self.partitions = tuple(partitions)
+        self._place = {partition.index: position for position, partition in enumerate(self.partitions)}
         self._runtime = runtime
         self._table = table
         self._writer = writer
@@ -178,16 +179,15 @@ class ShardLink:
         self, gradients: Gradients, committed: int, target: Target, deadline: Deadline
     ) -> pb.PushPullReply:
         """Both in one round trip."""
-        push = self._push_request(gradients, committed)
-        pull = self._pull_request(target, gradients.step + 1, 0)
-        request = pb.PushPullRequest()
+        request = pb.PushPullRequest(
+            push=self._push_request(gradients, committed),
+            pull=self._pull_request(target, gradients.step + 1, 0),
+        )
+        push, pull = request.push, request.pull  # as they are in it, not copies
 
         def parts() -> Sequence[Buffer]:
             self._placed(pull, target.arena)
-            payload = self._gradient_parts(push, gradients)
-            request.push.CopyFrom(push)
-            request.pull.CopyFrom(pull)
-            return payload
+            return self._gradient_parts(push, gradients)
 
         reply = await self._call("PushPull", request, pb.PushPullReply, deadline, parts, self._taker(target))
         self._learn(target, pull, reply.pull)
@@ -260,7 +260,7 @@ class ShardLink:
 
     def _learn(self, target: Target, request: pb.PullRequest, reply: pb.PullReply) -> None:
         versions = list(request.versions)
-        place = {partition.index: position for position, partition in enumerate(self.partitions)}
+        place = self._place
         for index, version in zip(reply.partitions, reply.versions):
             versions[place[index]] = version
         self._versions[target.side] = versions

@@ -31,9 +31,7 @@ def positions_of(table: Table, indices: Iterable[int]) -> list[int]:
 
 def shared_arena(table: Table, place: pb.Place, call: Call) -> Arena:
     """Memory of the caller; WireError if it shares none there."""
-    segment = call.segments(place.segment)
-    end = max((p.stop for p in table.partitions), default=0)
-    return Arena.of_model(table.partitions, segment.view(place.offset, end))
+    return Arena(call.segments(place.segment).view(place.offset, table.model_end), table.model_offsets)
 
 
 async def source_of(

@@ -85,7 +85,11 @@ class Roster:
 
     def find(self, writer: int) -> Entry | None:
         """The entry of a writer, also one that has ended."""
-        return next((e for e in self.entries if e.writer == writer and writer != VACANT), None)
+        if writer != VACANT:
+            for entry in self.entries:
+                if entry.writer == writer:
+                    return entry
+        return None
 
     def trainer(self, writer: int, table: str) -> Entry:
         """The entry of a writer that may push.

@@ -75,6 +75,8 @@ class Table:
         position: of each partition, by its index in the model.
         versions: by position.
         updates: partition updates so far.
+        model_offsets: first byte of each partition in the arena of the whole model, by position.
+        model_end: that arena reaches at least to this byte.
     """
 
     def __init__(self, partitions: Sequence[Partition], rule: UpdateRule) -> None:
@@ -84,6 +86,8 @@ class Table:
         self.dedupe = [Dedupe() for _ in self.partitions]
         self.updates = 0
         self.everything = frozenset(range(len(self.partitions)))
+        self.model_offsets = [partition.offset for partition in self.partitions]
+        self.model_end = max((partition.stop for partition in self.partitions), default=0)
         self.position = {partition.index: i for i, partition in enumerate(self.partitions)}
         self._values = Arena.packed(self.partitions)
         self._span_of, self._first_element = _spans(self.partitions)

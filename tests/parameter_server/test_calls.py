@@ -26,6 +26,9 @@ async def test_one_failure_does_not_stop_the_others():
         await each(work(n) for n in range(4))
     assert ended == [0, 2, 3]
     assert await each(work(n) for n in (5, 7)) == [5, 7]
+    assert await each([work(9)]) == [9]
+    with pytest.raises(UnknownTable, match="number 1"):
+        await each([work(1)])
 
 
 async def test_the_keeper_answers_with_its_own_errors_and_silence_ends():
