@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psframework.errors import WireError
@@ -36,6 +36,7 @@ class Sink:
         self.receiving.accept(chunk, data)
 
 
+@settings(deadline=None)  # it moves megabytes, and the machine may be busy
 @given(
     st.lists(
         st.sampled_from([0, 1, 77, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3_000_000]), max_size=6
