@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import types
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import grpc
@@ -176,35 +175,31 @@ class Link(Duplex):
         self._stream = stream
         self._port = port
         self._receive = receive
-        self._waiter: asyncio.Future[None] | None = None
-        self._started: _Started | None = None
+        self._writing: _Write | None = None
+        self._ended: asyncio.Future[None] | None = None  # while it is pumped; gets what a write raised
+        self._turn: asyncio.Handle | None = None
         self._report: asyncio.TimerHandle | None = None
         self._report_due = False
 
     def close(self) -> None:
         """Ends the pumps; `pump` returns soon after."""
         super().close()
-        if self._report is not None:
-            self._report.cancel()
-            self._report = None
-
-    async def pump(self) -> BaseException | None:
-        """As of Duplex; a write that was started and not taken over is dropped."""
-        try:
-            return await super().pump()
-        finally:
-            if self._started is not None:
-                self._started.drop()
+        for handle in (self._turn, self._report):
+            if handle is not None:
+                handle.cancel()
+        self._turn = self._report = None
 
     def wake(self, *, now: bool = False) -> None:
-        """There is something to write: next turn of the loop, with all that comes till then; or `now`."""
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                if now:
-                    self._started = _Started(self._stream.write(self._message()))
-                waiter.set_result(None)
+        """There is something to write: next turn of the loop, with all that comes till then; or `now`.
+
+        Nothing happens while a write is under way: the next one begins when it is done.
+        """
+        if self._ended is None or self._closed or self._writing is not None:
+            return
+        if now:
+            self._write_now()
+        elif self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._write_now)
 
     async def _read(self) -> None:
         read, receive, session = self._stream.read, self._receive, self._port.session
@@ -231,17 +226,33 @@ class Link(Duplex):
         self.wake()
 
     async def _write(self) -> None:
-        session, write = self._port.session, self._stream.write
-        loop = asyncio.get_running_loop()
-        while True:
-            if self._started is not None:
-                started, self._started = self._started, None
-                await started.finish()
-            elif session.has_unsent or self._report_due:
-                await write(self._message())
-            if not session.has_unsent and not self._report_due:
-                self._waiter = loop.create_future()
-                await self._waiter
+        self._ended = asyncio.get_running_loop().create_future()
+        self.wake()
+        try:
+            await self._ended
+        finally:
+            self._ended = None
+            writing, self._writing = self._writing, None
+            if writing is not None:
+                writing.drop()
+
+    def _write_now(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        session = self._port.session
+        if self._writing is None and (session.has_unsent or self._report_due):
+            writing = self._writing = _Write(self._stream.write(self._message()), self._written)
+            writing.step()
+
+    def _written(self, error: BaseException | None) -> None:
+        self._writing = None
+        if self._ended is None or self._ended.done():
+            return
+        if error is not None:
+            self._ended.set_exception(error)
+        elif self._port.session.has_unsent or self._report_due:
+            self.wake()
 
     def _message(self) -> bytes:
         session = self._port.session
@@ -251,48 +262,46 @@ class Link(Duplex):
         return frames.encode_batch(first, received, consumed, batch)
 
 
-class _Started:
-    """A write whose first step was taken outside of the task that finishes it.
+class _Write:
+    """One write, run by callbacks instead of a task: it begins at once, and costs no turn of the loop.
 
-    gRPC starts to send in that step, so the message leaves a turn of the loop earlier.
+    Args:
+        writing: the stream's coroutine.
+        done: told what it raised, or None.
     """
 
-    def __init__(self, writing: Coroutine[Any, Any, None]) -> None:
+    __slots__ = ("_done", "_waits_for", "_writing")
+
+    def __init__(
+        self, writing: Coroutine[Any, Any, None], done: Callable[[BaseException | None], None]
+    ) -> None:
         self._writing = writing
-        self._done = False
-        self._error: BaseException | None = None
-        self._waits_for: Any = None
+        self._done = done
+        self._waits_for: asyncio.Future[Any] | None = None
+
+    def step(self, _: object = None) -> None:
+        """Runs the coroutine until it waits again or ends."""
         try:
-            self._waits_for = writing.send(None)
+            waits_for = self._writing.send(None)
         except StopIteration:
-            self._done = True
+            self._done(None)
         except asyncio.CancelledError:  # of the stream; it must not look like one of whoever posted the frame
-            self._done, self._error = True, ConnectionError("the stream was cancelled")
-        except Exception as error:  # the task that finishes raises it
-            self._done, self._error = True, error
+            self._done(ConnectionError("the stream was cancelled"))
+        except Exception as error:
+            self._done(error)
+        else:
+            if waits_for is None:  # a bare `yield`, as of asyncio.sleep(0)
+                asyncio.get_running_loop().call_soon(self.step)
+                return
+            self._waits_for = waits_for
+            waits_for.add_done_callback(self.step)
 
     def drop(self) -> None:
         """The connection has ended, so nobody waits for the outcome."""
-        self._writing.close()
-        if isinstance(self._waits_for, asyncio.Future):
+        if self._waits_for is not None:
+            self._waits_for.remove_done_callback(self.step)
             self._waits_for.add_done_callback(lambda future: future.cancelled() or future.exception())
-
-    @types.coroutine
-    def finish(self) -> Generator[Any, Any, None]:
-        """Takes the other steps, in the task that awaits this."""
-        if self._error is not None:
-            raise self._error
-        waits_for = self._waits_for
-        while not self._done:
-            try:
-                try:
-                    value = yield waits_for
-                except BaseException as error:
-                    waits_for = self._writing.throw(error)
-                else:
-                    waits_for = self._writing.send(value)
-            except StopIteration:
-                self._done = True
+        self._writing.close()
 
 
 def _nothing() -> None:

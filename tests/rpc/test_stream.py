@@ -170,3 +170,25 @@ def test_who_gives_up_is_forgotten_and_holds_up_nobody() -> None:
     assert sent == ["first", "small"] and not port.is_waiting
     port.withdraw(large)
     port.withdraw(0)
+
+
+class SlowPipe(Pipe):
+    async def write(self, message: bytes) -> None:
+        await asyncio.sleep(0)
+        await super().write(message)
+        if len(self.written) == 2:
+            raise asyncio.CancelledError
+
+
+async def test_a_write_may_wait_for_anything_and_its_cancellation_is_the_streams_end() -> None:
+    port, pipe = Port(Session()), SlowPipe()
+    link = Link(pipe, port, lambda data: None)
+    port.attach(link)
+    port.post(cancel(1))  # before the pumps run
+    pump = asyncio.create_task(link.pump())
+    await until(lambda: len(pipe.written) == 1)
+    port.post(cancel(2))
+    assert isinstance(await pump, ConnectionError)
+    port.post(cancel(3))
+    await asyncio.sleep(0)
+    assert len(pipe.written) == 2
