@@ -34,7 +34,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
 soak: $(VENV)/.dev
-	$(BIN)/python -m pytest -m soak --timeout 1800 $(ARGS)
+	PSF_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 1800 $(ARGS)
 
 bench: $(VENV)/.dev
 	$(BIN)/psf bench $(ARGS)

@@ -7,10 +7,21 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 MARK = "PSF_TEST_SESSION"
 SKIPS = Path(__file__).parent / "skips.txt"
+
+# A slow machine is no failure, and `make test` tries the same examples on each; `make soak` tries new ones.
+settings.register_profile(
+    "psf",
+    deadline=None,
+    derandomize=not os.environ.get("PSF_SOAK"),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("psf")
 
 
 def _is_controller(config: pytest.Config) -> bool:

@@ -135,7 +135,7 @@ class ServiceSettings(Settings):
     lease: float = Field(5.0, gt=0, le=3600, description="seconds of silence that count as death")
     join_timeout: float = Field(30.0, gt=0, description="seconds to wait for the coordinator at the start")
     import_modules: Names = Field((), alias="import", description="modules to import at start; repeatable")
-    max_request: int = Field(64 << 20, ge=1 << 16, description="largest gRPC message in bytes")
+    max_request: int = Field(64 << 20, ge=2 << 20, description="largest gRPC message in bytes")
 
 
 class CoordinatorSettings(ServiceSettings):

@@ -137,11 +137,6 @@ class Dispatcher:
             running.payload.fail(error)
             self._stop(running)
 
-    async def wait_idle(self) -> None:
-        """Returns when no handler runs any more."""
-        while tasks := [each.task for each in self._running.values() if each.task is not None]:
-            await asyncio.wait(tasks)
-
     def _call(self, running: Running, frame: Frame, lane: int) -> Call:
         if lane or frame.sizes:
             running.payload = self._payload(frame, lane)

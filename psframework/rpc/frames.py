@@ -84,9 +84,10 @@ def check_payload(frame: Frame, lanes: frozenset[Lane], max_bytes: int) -> None:
         return
     if LANES.get(lane) not in lanes:
         raise WireError(f"lane {lane} was not negotiated")
-    count, total = len(frame.sizes), sum(frame.sizes)
-    if count > MAX_PARTS or total > max_bytes:
-        raise WireError(f"a payload of {count} parts, {total} bytes: at most {MAX_PARTS} and {max_bytes} fit")
+    count = len(frame.sizes)
+    if count > MAX_PARTS or (total := sum(frame.sizes)) > max_bytes:
+        size = "" if count > MAX_PARTS else f", {total} bytes"
+        raise WireError(f"a payload of {count} parts{size}: at most {MAX_PARTS} and {max_bytes} bytes fit")
     if lane == INLINE and [len(part) for part in frame.parts] != list(frame.sizes):
         raise WireError("inline parts do not have the sizes that were announced")
     if lane == SHM and len(frame.offsets) != count:

@@ -65,11 +65,6 @@ def split(sizes: Sequence[int], chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chun
         yield Chunk(first, 0, packed)
 
 
-def stripe(chunks: Sequence[Chunk], stripes: int) -> list[list[Chunk]]:
-    """Deals chunks out to `stripes` streams, round robin."""
-    return [list(chunks[index::stripes]) for index in range(stripes)]
-
-
 def pieces(parts: Sequence[Buffer], chunk: Chunk) -> list[memoryview]:
     """The bytes of a chunk: views into the parts, without a copy."""
     found, part, offset, left = [], chunk.part, chunk.offset, chunk.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -57,12 +57,6 @@ def offered(text: str | None = None, environment: Mapping[str, str] = os.environ
     """The lanes to offer: `text` (a flag), else PSF_LANES, else all that this machine has."""
     chosen = text or environment.get("PSF_LANES")
     return parse(chosen) if chosen else available()
-
-
-def negotiate(ours: Iterable[Lane], names: Iterable[str]) -> frozenset[Lane]:
-    """The lanes both ends can use, from ours and the peer's names; names we don't know are skipped."""
-    theirs = frozenset(names)
-    return frozenset(lane for lane in ours if lane.value in theirs) | {Lane.INLINE}
 
 
 def choose(sizes: Sequence[int], lanes: frozenset[Lane], in_segment: bool = False) -> Lane:

@@ -98,17 +98,6 @@ async def test_a_failed_call_leaves_one_line_in_the_log(office: Any) -> None:
     assert (line["method"], line["peer"], line["code"]) == ("/test.Desk/Raise", "client", "UNKNOWN")
 
 
-async def test_wait_idle_returns_when_the_last_handler_has_ended(office: Any) -> None:
-    peer = await office.peer()
-    call = asyncio.create_task(office.echo(peer, "x", "Hold"))
-    await office.desk.started.wait()
-    idle = asyncio.create_task(office.agent.peers[0]._dispatcher.wait_idle())
-    await asyncio.sleep(0)
-    assert not idle.done()
-    office.desk.gate.set()
-    await asyncio.gather(idle, call)
-
-
 async def test_cancelling_what_does_not_run_changes_nothing(office: Any) -> None:
     peer = await office.peer()
     await office.echo(peer, "x")

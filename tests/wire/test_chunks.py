@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psframework.errors import ArgumentError, WireError
-from psframework.wire.chunks import Assembly, Chunk, check_sizes, pieces, split, stripe
+from psframework.wire.chunks import Assembly, Chunk, check_sizes, pieces, split
 from psframework.wire.memory import BufferPool
 from psframework.wire.spec import as_bytes
 
@@ -46,13 +46,6 @@ def test_sizes_over_2_gib_are_cut_exactly():
     assert sum(chunk.nbytes for chunk in chunks) == size + 10
     assert chunks[-2] == Chunk(0, size - size % (1 << 20), size % (1 << 20))
     assert len(chunks) == -(-size // (1 << 20)) + 1
-
-
-def test_stripes_share_the_chunks():
-    chunks = list(split([10, 10], 3))
-    dealt = stripe(chunks, 4)
-    assert sorted((chunk for each in dealt for chunk in each), key=chunks.index) == chunks
-    assert {len(each) for each in dealt} == {2}
 
 
 def test_a_chunk_must_have_a_size():

@@ -42,11 +42,6 @@ def test_flag_before_environment_before_all():
     assert lanes.offered(None, {}) == lanes.available()
 
 
-def test_negotiation_is_the_intersection_and_ignores_news():
-    assert lanes.negotiate(ALL, ["shm", "quantum", "inline"]) == {Lane.INLINE, Lane.SHM}
-    assert lanes.negotiate({Lane.STRIPED}, []) == {Lane.INLINE}
-
-
 @pytest.mark.parametrize(
     ("sizes", "shared", "in_segment", "expected"),
     [
