@@ -26,6 +26,7 @@ from psframework import nn, optim
 from psframework.cluster.connect import connect
 from psframework.cluster.handle import Cluster
 from psframework.cluster.local import LocalCluster, local_cluster
+from psframework.observe.logs import configure_logging
 from psframework.optim.optimizer import Optimizer
 
 CALLS = 6
@@ -72,6 +73,7 @@ class Trainer:
 def ours(size: int) -> None:
     """One of our sides, as a process; its lanes are PSF_LANES."""
     set_allocator()
+    configure_logging(level="error")  # between repetitions the loop stands still, and is not blocked
     trainer = Trainer(size)
     with asyncio.Runner() as runner:
 
