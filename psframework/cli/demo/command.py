@@ -83,11 +83,10 @@ def _report(progress: Progress, options: DemoOptions, image: Path, console: Cons
     )
     _say(console, f"trained to step {step}, epoch {epoch}, in {progress.elapsed:.1f} s; moved {moved}")
     _say(console, f"where the time went: {_time(progress)}")
+    by_shard = progress.shard_bytes()
     for name, load in sorted(progress.shards.items()):
-        _say(
-            console,
-            f"{name}: {load.updates} partition updates, {megabytes(load.bytes)}, busy {load.busy:.1f} s",
-        )
+        bytes_moved = megabytes(by_shard.get(name, 0))
+        _say(console, f"{name}: {load.updates} partition updates, {bytes_moved}, busy {load.busy:.1f} s")
     if picture.can_draw():
         picture.draw(
             progress, image, f"psf demo: {options.trainers} trainers, {options.parameter_servers} shards"

@@ -100,8 +100,9 @@ def _shards(progress: Progress) -> RenderableType:
     table = Table("shard", title="shards", title_justify="left")
     for heading in ("updates", "moved", "busy"):
         table.add_column(heading, justify="right")
+    moved = progress.shard_bytes()
     for name, shard in sorted(progress.shards.items()):
-        table.add_row(name, str(shard.updates), megabytes(shard.bytes), f"{shard.busy:.2f} s")
+        table.add_row(name, str(shard.updates), megabytes(moved.get(name, 0)), f"{shard.busy:.2f} s")
     return table
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
-from psframework.cli.demo.progress import PHASES
+from psframework.cli.demo.progress import PHASES, Traffic
 
 _FLUSH_SECONDS = 0.1
 
@@ -43,11 +43,12 @@ class Reporter:
         """Training begins, at this step."""
         self._write({"kind": "start", "trainer": self._trainer, "step": step}, flush=True)
 
-    def step(self, step: int, loss: float, lanes: Mapping[str, int]) -> None:
-        """A step is done; `lanes` are the bytes moved so far."""
+    def step(self, step: int, loss: float, moved: Traffic) -> None:
+        """A step is done; `moved` are the bytes so far."""
         if self._machine:
             event = {"step": step, "loss": loss, "time": time.monotonic(), "seconds": self.seconds}
-            self._write({"kind": "step", "trainer": self._trainer, **event, "lanes": dict(lanes)})
+            bytes_by = {"lanes": moved.lanes, "shards": moved.shards}
+            self._write({"kind": "step", "trainer": self._trainer, **event, **bytes_by})
 
     def epoch(self, step: int, epoch: int, loss: float, accuracy: float) -> None:
         """An epoch is done and tested."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from psframework.cli.demo.progress import Traffic
 from psframework.cluster.handle import Cluster
 from psframework.errors import PsfError
 from psframework.membership.view import Member
@@ -16,10 +17,14 @@ from psframework.wire.lanes import Lane
 _SECONDS = 2.0
 
 
-def lane_bytes(ps: ParameterServer) -> dict[str, int]:
-    """Payload bytes that this trainer sent and received so far, by lane."""
-    lanes = ps.stats().lanes
-    return {lane.value: lanes.sent[lane].nbytes + lanes.received[lane].nbytes for lane in Lane}
+def traffic(ps: ParameterServer) -> Traffic:
+    """Payload bytes that this trainer sent and received so far."""
+    stats = ps.stats()
+    sent, received = stats.lanes.sent, stats.lanes.received
+    return Traffic(
+        lanes={lane.value: sent[lane].nbytes + received[lane].nbytes for lane in Lane},
+        shards={shard: sum(both) for shard, both in stats.shards.items()},
+    )
 
 
 async def shard_loads(cluster: Cluster) -> dict[str, dict[str, float]]:
@@ -45,6 +50,5 @@ async def _load(cluster: Cluster, shard: Member) -> dict[str, float] | None:
         return None
     return {
         "updates": sum(table.updates for table in reply.tables),
-        "bytes": sum(table.parameter_bytes * (table.updates + table.pulls) for table in reply.tables),
         "busy": sum(table.busy_seconds for table in reply.tables),
     }

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 PHASES = ("data", "compute", "server", "evaluate")
 """Where a trainer's time goes: batches, forward and backward, parameter server and its waits, tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Payload bytes, sent and received, by lane and by shard."""
+
+    lanes: dict[str, int] = field(default_factory=dict)
+    shards: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -23,6 +32,7 @@ class TrainerState:
     state: str = "starting"
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     lanes: dict[str, int] = field(default_factory=dict)
+    shards: dict[str, int] = field(default_factory=dict)
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
     def steps_per_second(self) -> float:
@@ -38,7 +48,6 @@ class ShardState:
     """The newest load of one shard: totals since its start."""
 
     updates: int = 0
-    bytes: int = 0
     busy: float = 0.0
 
 
@@ -120,11 +129,11 @@ class Progress:
 
     def lanes(self) -> dict[str, int]:
         """Bytes by lane, of all trainers together."""
-        total: dict[str, int] = {}
-        for trainer in self.trainers.values():
-            for lane, count in trainer.lanes.items():
-                total[lane] = total.get(lane, 0) + count
-        return total
+        return _total(trainer.lanes for trainer in self.trainers.values())
+
+    def shard_bytes(self) -> dict[str, int]:
+        """Bytes to and from each shard, of all trainers together."""
+        return _total(trainer.shards for trainer in self.trainers.values())
 
     def seconds(self) -> dict[str, dict[str, float]]:
         """Seconds by trainer and phase."""
@@ -143,6 +152,7 @@ class Progress:
         trainer.recent.append((moment, trainer.step))
         trainer.seconds.update(_numbers(event["seconds"]))
         trainer.lanes.update({lane: int(count) for lane, count in _numbers(event["lanes"]).items()})
+        trainer.shards.update({shard: int(count) for shard, count in _numbers(event["shards"]).items()})
         self.ended = now
         since = moment - self.started if self.started is not None else 0.0
         self.points.append(
@@ -162,7 +172,6 @@ class Progress:
                 values = _numbers(load)
                 self.shards[str(name)] = ShardState(
                     updates=int(values.get("updates", 0)),
-                    bytes=int(values.get("bytes", 0)),
                     busy=values.get("busy", 0.0),
                 )
 
@@ -170,6 +179,14 @@ class Progress:
         self.trainer(str(event["trainer"])).state = "done"
         if "accuracy" in event:
             self.result = {key: _number(event[key]) for key in ("accuracy", "step", "epoch")}
+
+
+def _total(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for key, count in part.items():
+            total[key] = total.get(key, 0) + count
+    return total
 
 
 def _number(value: object) -> float:

@@ -18,7 +18,7 @@ import psframework.nn.functional as F
 from psframework.autograd import tensor
 from psframework.backend import Array
 from psframework.cli.demo.events import Reporter
-from psframework.cli.demo.load import lane_bytes, shard_loads
+from psframework.cli.demo.load import shard_loads, traffic
 from psframework.cli.demo.model import accuracy, digits_network, model_arrays
 from psframework.cli.demo.model_file import ModelFile, load_model, save_model
 from psframework.cluster.connect import connect
@@ -89,7 +89,7 @@ class Training:
             if self.rank == 0:
                 await self._test(loss)
         await self.ps.leave()
-        self.reporter.done(await self._result() if self.rank == 0 else None, lane_bytes(self.ps))
+        self.reporter.done(await self._result() if self.rank == 0 else None, traffic(self.ps).lanes)
 
     async def _epoch(self, last: int) -> float:
         """One pass over this trainer's share; returns the mean loss."""
@@ -101,7 +101,7 @@ class Training:
             with self.reporter.phase("server"):
                 await self.ps.push_pull()
             self.step += 1
-            self.reporter.step(self.step, losses[-1], lane_bytes(self.ps))
+            self.reporter.step(self.step, losses[-1], traffic(self.ps))
             if self.step == last:
                 break
         if not losses:

@@ -1,5 +1,6 @@
 """`psf demo` as its users run it: it learns, it survives the loss of a trainer, it goes on from a file."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,11 @@ def accuracy(lines: list[str]) -> float:
     return float(lines[-1].split()[-1])
 
 
+def megabytes(line: str) -> float:
+    """All that the line says were moved."""
+    return sum(float(number) for number in re.findall(r"([\d.]+) MB", line))
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("lanes", [None, "inline,striped"])
 def test_it_learns(tmp_path: Path, lanes: str | None) -> None:
@@ -72,6 +78,9 @@ def test_it_learns(tmp_path: Path, lanes: str | None) -> None:
     assert any(COMPOSE in line for line in lines)
     moved = next(line for line in lines if line.startswith("trained to"))
     assert ("shm" in moved) == (lanes is None)
+    by_shard = [line for line in lines if line.startswith("parameter-server-")]
+    assert len(by_shard) == 2
+    assert abs(sum(map(megabytes, by_shard)) - megabytes(moved)) < 0.3, "each byte went to one of the shards"
     assert (tmp_path / "out" / "run.png").read_bytes().startswith(b"\x89PNG")
     assert load_model(tmp_path / "out" / "model.safetensors").step == 5 * steps_per_epoch(2, 16)
 

@@ -12,7 +12,8 @@ def progress() -> Progress:
     state = Progress(total=100)
     trainer = state.trainer("trainer-0")
     trainer.step, trainer.loss, trainer.lanes = 42, 0.25, {"shm": 5_000_000, "inline": 0}
-    state.shards["parameter-server-1"] = ShardState(updates=42, bytes=2_500_000, busy=0.5)
+    trainer.shards = {"parameter-server-1": 2_500_000}
+    state.shards["parameter-server-1"] = ShardState(updates=42, busy=0.5)
     return state
 
 

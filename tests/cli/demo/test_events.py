@@ -4,7 +4,7 @@ import io
 import time
 
 from psframework.cli.demo.events import Reporter
-from psframework.cli.demo.progress import Progress
+from psframework.cli.demo.progress import Progress, Traffic
 
 
 def test_events_travel_to_the_progress() -> None:
@@ -13,9 +13,9 @@ def test_events_travel_to_the_progress() -> None:
     reporter.start(5)
     with reporter.phase("compute"):
         pass
-    reporter.step(6, 0.5, {"shm": 10})
+    reporter.step(6, 0.5, Traffic({"shm": 10}, {"parameter-server-0": 10}))
     reporter.epoch(6, 1, 0.5, 0.9)
-    reporter.shards({"parameter-server-0": {"updates": 1, "bytes": 10, "busy": 0.25}})
+    reporter.shards({"parameter-server-0": {"updates": 1, "busy": 0.25}})
     reporter.done({"accuracy": 0.9, "step": 6, "epoch": 1}, {})
     progress = Progress(total=6, first=5)
     assert all(progress.accept_line(line, time.monotonic()) for line in out.getvalue().splitlines())
@@ -23,6 +23,7 @@ def test_events_travel_to_the_progress() -> None:
     assert progress.trainer("trainer-0").state == "done"
     assert progress.trainer("trainer-0").seconds["compute"] > 0
     assert progress.lanes() == {"shm": 10}
+    assert progress.shard_bytes() == {"parameter-server-0": 10}
     assert progress.shards["parameter-server-0"].busy == 0.25
     assert progress.accuracies[0][1:] == (6, 1, 0.9)
     assert progress.result == {"accuracy": 0.9, "step": 6, "epoch": 1}
@@ -42,7 +43,7 @@ def test_people_get_a_line_an_epoch_and_the_accuracy_last() -> None:
     out = io.StringIO()
     reporter = Reporter("trainer-0", machine=False, out=out)
     reporter.start(0)
-    reporter.step(1, 0.5, {})
+    reporter.step(1, 0.5, Traffic())
     reporter.epoch(1, 1, 0.5, 0.9)
     reporter.shards({"parameter-server-0": {"updates": 1}})
     reporter.done({"accuracy": 0.9876, "step": 1, "epoch": 1}, {"inline": 0, "shm": 1_500_000})

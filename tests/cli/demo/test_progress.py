@@ -15,6 +15,7 @@ def step(trainer: str, number: int, moment: float, loss: float = 1.0) -> dict[st
         "time": moment,
         "seconds": {"data": 0.1 * number, "compute": 0.5 * number, "server": 0.2 * number},
         "lanes": {"shm": 100 * number, "inline": number},
+        "shards": {"parameter-server-0": 60 * number, "parameter-server-1": 41 * number},
     }
 
 
@@ -33,6 +34,7 @@ def test_steps_lanes_and_time_add_up() -> None:
     progress = run()
     assert progress.step == 10
     assert progress.lanes() == {"shm": 1400, "inline": 14}
+    assert progress.shard_bytes() == {"parameter-server-0": 840, "parameter-server-1": 574}
     assert math.isclose(progress.trainer("trainer-0").steps_per_second(), 10)
     assert math.isclose(progress.seconds()["trainer-0"]["compute"], 5.0)
     assert progress.accuracies == [(1.5, 10, 1, 0.5)]
@@ -63,8 +65,6 @@ def test_the_end_of_a_trainer() -> None:
 
 def test_shards() -> None:
     progress = run()
-    progress.accept(
-        {"kind": "shards", "shards": {"parameter-server-0": {"updates": 3, "bytes": 9, "busy": 0.5}}}, 1
-    )
+    progress.accept({"kind": "shards", "shards": {"parameter-server-0": {"updates": 3, "busy": 0.5}}}, 1)
     assert progress.shards["parameter-server-0"].updates == 3
     assert progress.shards["parameter-server-0"].busy == 0.5
