@@ -16,7 +16,8 @@ from psframework.rpc import certificates
 from psframework.rpc.certificates import CertificateInfo
 
 app = typer.Typer(
-    help="Make a development certificate authority and the certificates of a cluster.",
+    help="Make a development certificate authority and the certificates of a cluster.\n\n"
+    "Example: [bold]psf certs init && psf certs issue trainer[/bold]",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -83,7 +84,9 @@ def show(
     if as_json:
         print(json.dumps([_as_json(file, info) for file, info in found], indent=2))
         return
-    table = Table("file", "identity", "hosts", "valid until", "SHA-256")
+    table = Table()
+    for column in ("file", "identity", "hosts", "valid until", "SHA-256"):
+        table.add_column(column, overflow="fold")  # what is cut short can't be copied
     for file, info in found:
         who = (
             str(info.identity)

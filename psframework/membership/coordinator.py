@@ -56,7 +56,6 @@ class Coordinator:
         self._departure_hooks: list[MemberHook] = []
         self._job_hooks: list[Callable[[str], None]] = []
         self._suspended = False
-        self._draining: asyncio.Event | None = None
         self._tick_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Coordinator:
@@ -111,10 +110,6 @@ class Coordinator:
         """Evicts nobody any more, for nobody can renew; sends those in barriers to the next coordinator."""
         self._suspended = True
         self.barriers.stop()
-
-    def suspend_on(self, draining: asyncio.Event) -> None:
-        """Suspends when the event is set: give it the server's `draining`."""
-        self._draining = draining
 
     async def join(self, spec: JoinSpec, deadline: Deadline) -> Member:
         """Admits a member, waiting while the holder of its name is silent.
@@ -201,8 +196,6 @@ class Coordinator:
             self.ticked.notify()
 
     def _turn(self, now: float) -> None:
-        if self._draining is not None and self._draining.is_set() and not self._suspended:
-            self.suspend()
         self.barriers.settle(self.barriers.table.tick(self.view.members, now))
         if self._suspended:
             return

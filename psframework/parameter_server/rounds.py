@@ -128,10 +128,6 @@ class Rounds(Gate):
         # A slot's next owner inherits nothing that its predecessor said or staged.
         self._committed.pop(entry.slot, None)
 
-    def staged_slots(self) -> frozenset[int]:
-        """Slots whose gradient of the next step is here."""
-        return frozenset(self._staged)
-
     def publish(self, roster: Roster) -> bool:
         accepted = super().publish(roster)
         if accepted:

@@ -113,18 +113,6 @@ class LaneStats:
             self.add_sent(lane, other.sent[lane].nbytes, other.sent[lane].messages)
             self.add_received(lane, other.received[lane].nbytes, other.received[lane].messages)
 
-    def snapshot(self) -> dict[str, dict[str, int]]:
-        """Plain numbers by lane name: messages_sent, bytes_sent, messages_received, bytes_received."""
-        return {
-            lane.value: {
-                "messages_sent": self.sent[lane].messages,
-                "bytes_sent": self.sent[lane].nbytes,
-                "messages_received": self.received[lane].messages,
-                "bytes_received": self.received[lane].nbytes,
-            }
-            for lane in Lane
-        }
-
 
 def _count(traffic: Traffic, nbytes: int, messages: int) -> None:
     traffic.messages += messages

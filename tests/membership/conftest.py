@@ -49,8 +49,15 @@ async def serve_coordinator(
             security=Security.plaintext(),
             options=ServeOptions(announce=False, idle=lambda: True),
         ) as server:
-            coordinator.suspend_on(server.draining)
+            draining = asyncio.create_task(suspend_when(server.draining, coordinator))
             yield Served(coordinator, server.port)
+            draining.cancel()
+
+
+async def suspend_when(draining: asyncio.Event, coordinator: Coordinator) -> None:
+    """What a service's `on_drain` does."""
+    await draining.wait()
+    coordinator.suspend()
 
 
 @pytest.fixture

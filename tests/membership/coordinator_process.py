@@ -18,13 +18,19 @@ async def main(path: str, port: str) -> None:
         async with serve(
             servicers=[mounted], bind=f"127.0.0.1:{port}", security=Security.plaintext(), options=options
         ) as server:
-            coordinator.suspend_on(server.draining)
+            draining = asyncio.create_task(suspend_when(server.draining, coordinator))
             print(f'{{"event": "serving", "port": {server.port}, "term": {coordinator.term}}}', flush=True)
             ended = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
             stopped = asyncio.ensure_future(server.wait_stopped())
             await asyncio.wait([ended, stopped], return_when=asyncio.FIRST_COMPLETED)
             server.request_stop()
             await stopped
+            draining.cancel()
+
+
+async def suspend_when(draining: asyncio.Event, coordinator: Coordinator) -> None:
+    await draining.wait()
+    coordinator.suspend()
 
 
 asyncio.run(main(*sys.argv[1:]))

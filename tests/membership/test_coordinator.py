@@ -98,9 +98,7 @@ async def test_a_full_disk_refuses_joins_and_loses_nobody() -> None:
 async def test_a_suspended_coordinator_evicts_nobody() -> None:
     async with Coordinator(MemoryStore()) as coordinator:
         await coordinator.join(JoinSpec("w", lease_s=0.5), soon())
-        draining = asyncio.Event()
-        coordinator.suspend_on(draining)
-        draining.set()
+        coordinator.suspend()
         for _ in range(8):
             await coordinator.ticked.wait()
         assert len(coordinator.view.members) == 1

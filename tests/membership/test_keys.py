@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from psframework.errors import ArgumentError
-from psframework.membership.observer import Observer
 from psframework.membership.store import MemoryStore, SqliteStore
+from psframework.testing.observer import Observer
 
 
 async def test_methods(served) -> None:

@@ -1,4 +1,4 @@
-"""Looks at a cluster without being a member: for `psf status`, tests and tools."""
+"""Looks at a cluster, and at its keys, without being a member."""
 
 from __future__ import annotations
 
