@@ -234,18 +234,24 @@ def _ports(port: int, port_range: tuple[int, int] | None) -> Sequence[int]:
 
 
 def _bind(server: grpc.aio.Server, host: str, ports: Sequence[int], security: Security) -> int:
-    """Takes the first port that can be bound; one that is only looked at may be gone a moment later."""
+    """Takes the first port that can be bound.
+
+    Looks first, since gRPC writes a line of its own to stderr when it can't bind; a port that was free then
+    may be gone a moment later.
+    """
     credentials = security.server_credentials()
     for port in ports:
         address = f"{host}:{port}"
-        try:
-            if credentials is None:
-                return server.add_insecure_port(address)
-            return server.add_secure_port(address, credentials)
-        except RuntimeError:
-            reason = _why_not(host, port)
-            if not isinstance(reason, AddressInUse):
-                raise reason from None
+        reason = _why_not(host, port)
+        if reason is None:
+            try:
+                if credentials is None:
+                    return server.add_insecure_port(address)
+                return server.add_secure_port(address, credentials)
+            except RuntimeError:
+                reason = _why_not(host, port)
+        if reason is not None and not isinstance(reason, AddressInUse):
+            raise reason
     if not isinstance(ports, range):
         raise AddressInUse(
             f"{host}:{ports[0]} is taken by another process: choose another port, or 0 for a free one"
@@ -253,22 +259,21 @@ def _bind(server: grpc.aio.Server, host: str, ports: Sequence[int], security: Se
     raise AddressInUse(f"every port of {host}:{ports[0]}-{ports[-1]} is taken: widen --port-range")
 
 
-def _why_not(host: str, port: int) -> ConfigurationError:
-    """Finds out why gRPC could not bind: it does not tell."""
+def _why_not(host: str, port: int) -> ConfigurationError | None:
+    """Finds out why gRPC can't bind, which it does not tell; None: nothing is in the way now."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen()
+            probe.bind(address)  # no listen(): a client that dials again would be taken in and cut off
     except socket.gaierror as error:
         return ConfigurationError(f"bind address {host!r} is unknown: {error.strerror}")
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return AddressInUse(f"{host}:{port} is taken")
         return ConfigurationError(f"{host}:{port} can't be bound: {error.strerror}")
-    return AddressInUse(f"{host}:{port} was taken a moment ago")
+    return None
 
 
 @contextmanager

@@ -111,7 +111,7 @@ async def test_a_generated_servicer_is_mounted_and_listed():
             assert "t.Generated" in await listed(channel)
 
 
-async def test_a_taken_port_is_told_at_once():
+async def test_a_taken_port_is_told_at_once(capfd):
     async with served() as first:
         with pytest.raises(AddressInUse, match=f"127.0.0.1:{first.port} is taken"):
             async with served(bind=first.address):
@@ -119,6 +119,7 @@ async def test_a_taken_port_is_told_at_once():
         with pytest.raises(AddressInUse, match="port-range"):
             async with served(port_range=(first.port, first.port)):
                 pass
+    assert "add_port" not in capfd.readouterr().err, "gRPC's own words would stand beside ours"
 
 
 async def test_twenty_servers_share_a_range_without_collisions():
