@@ -175,9 +175,13 @@ def blocking_line(frame: FrameType | None) -> str | None:
 
     Returns:
         "file.py:12 in step: time.sleep(1)": the innermost line outside of libraries and psframework, else the
-        innermost one; None if the thread waits for events.
+        innermost one; None if the thread waits for events, or ticks.
     """
     if frame is None or frame.f_code.co_filename.endswith(_WAITING):
+        return None
+    if (
+        frame.f_code.co_filename == __file__
+    ):  # our tick, maybe waiting for the watching thread: it is free again
         return None
     each: FrameType | None = frame
     while each is not None and _is_library(each.f_code.co_filename):

@@ -123,3 +123,17 @@ def test_a_block_inside_of_libraries_alone_names_the_innermost_line():
     thread.join()
     assert "in wait_in_library" in where
     assert watchdog.blocking_line(None) is None
+
+
+def test_a_loop_that_ticks_again_while_it_is_looked_at_is_not_blocked(detector):
+    ticking = threading.Thread(target=detector.tick, args=(1.0, 0.0))
+
+    def where() -> str | None:  # the watching thread holds the lock, so the tick waits for it
+        ticking.start()
+        end = time.monotonic() + 10
+        while (frame := sys._current_frames().get(ticking.ident)) is None or frame.f_code.co_name != "tick":
+            assert time.monotonic() < end
+        return watchdog.blocking_line(frame)
+
+    assert detector.look(1.0, where) is None
+    ticking.join()
