@@ -187,8 +187,7 @@ class Line:
         return response
 
     def _turned_away(self, last: str) -> str:
-        hint = "" if self.security.hint else "; it may expect TLS: give the folder of your certificates"
-        return f"the coordinator at {', '.join(self.addresses.all)} ends every connection: {last}{hint}"
+        return f"the coordinator at {', '.join(self.addresses.all)} ends every connection: {last}"
 
     def _gone(self) -> ContextClosed:
         return ContextClosed("this process has left the cluster: connect again")

@@ -184,6 +184,8 @@ def from_rpc_error(error: RpcFailure, *, peer: str = "", hint: str = "") -> PsfE
     if kind is PeerLost:
         unsent = any(word in low for word in _NEVER_SENT_WORDS)
         reason = "refused" if unsent else "closed"
+        if unsent and cut_off:  # somebody listens, but hung up on what we began with
+            hint = hint or "it may expect TLS: give the folder of your certificates"
         message = f"{who}connection lost ({_short(text)}){'; ' + hint if hint else ''}"
         return PeerLost(message, peer=peer, reason=reason, may_have_run=not unsent)
     if kind is RemoteError:

@@ -163,6 +163,9 @@ def test_bare_statuses():
     assert type(tls) is PermissionDenied and "look at x" in str(tls)
     died = bare(grpc.StatusCode.UNAVAILABLE, "failed to connect; Handshake read failed (Socket closed)")
     assert type(died) is PeerLost and "look at x" in str(died)
+    hung_up = Failure(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses: Socket closed")
+    assert "may expect TLS" in str(status.from_rpc_error(hung_up))
+    assert "TLS" not in str(status.from_rpc_error(Failure(grpc.StatusCode.UNAVAILABLE, "Socket closed")))
     internal = bare(grpc.StatusCode.INTERNAL, "Exception deserializing")
     assert isinstance(internal, RemoteError) and internal.type_name == "grpc.INTERNAL"
 
