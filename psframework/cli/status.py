@@ -107,14 +107,15 @@ def as_plain(members: ListMembersResponse, models: ListModelsReply) -> dict[str,
 
 
 def _member_table(members: ListMembersResponse) -> Table:
-    table = Table("name", "role", "job", "state", "addresses", title=f"members (term {members.term})")
+    title = f"members (term {members.term})"
+    table = _table("name", "role", "job", "state", "addresses", title=title)
     for member in members.members:
         table.add_row(member.name, member.role, member.job, _state(member), ", ".join(member.addresses))
     return table
 
 
 def _model_table(models: ListModelsReply) -> Table:
-    table = Table("model", "parameters", "policy", "optimizer", "shards", "trainers", title="models")
+    table = _table("model", "parameters", "policy", "optimizer", "shards", "trainers", title="models")
     for model in models.models:
         rule = json.loads(model.rule or "{}").get("name", "-")
         policy = json.loads(model.policy or "{}").get("name", "-")
@@ -128,6 +129,14 @@ def _model_table(models: ListModelsReply) -> Table:
             ", ".join(shard.name for shard in model.shards),
             ", ".join(trainers[:_LISTED]) + more,
         )
+    return table
+
+
+def _table(*columns: str, title: str) -> Table:
+    """Long names go on in the next line: a name that is cut short can't be copied or searched for."""
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, overflow="fold")
     return table
 
 

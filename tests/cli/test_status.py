@@ -4,9 +4,10 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from rich.console import Console
 
 from psframework.cli.app import main
-from psframework.cli.status import as_plain
+from psframework.cli.status import _member_table, as_plain
 from psframework.cluster.connect import connect
 from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.proto.v1 import coordinator_pb2, parameter_server_pb2
@@ -66,3 +67,15 @@ def test_models() -> None:
             "trainers": ["t-0"],
         }
     ]
+
+
+def test_long_names_are_not_cut_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a-trainer-with-a-long-name-" + "x" * 40
+    member = coordinator_pb2.Member(name=name, role="trainer", addresses=["host-of-it.example:12345"])
+    monkeypatch.setenv("COLUMNS", "60")
+    Console().print(_member_table(coordinator_pb2.ListMembersResponse(members=[member])))
+    shown = capsys.readouterr().out
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert "".join(row[0] for row in cells) == name
