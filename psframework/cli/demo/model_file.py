@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from psframework.errors import CheckpointError
+from psframework.errors import CheckpointError, ConfigurationError
 
 _FORMAT = "psframework-model-1"
 
@@ -30,6 +31,22 @@ class ModelFile:
     state: dict[str, npt.NDArray[Any]]
     step: int
     epoch: int
+
+
+def check_folder(folder: Path) -> None:
+    """Makes the folder of a model file, before hours of training go into what can't be saved.
+
+    Raises:
+        ConfigurationError: it can't be made, or not be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"folder {folder} can't be written to ({error.strerror}): choose another with --out"
+        ) from error
 
 
 def save_model(path: Path, model: ModelFile) -> None:

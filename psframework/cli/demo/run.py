@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from psframework.cli.demo.dashboard import Dashboard
+from psframework.cli.demo.model_file import check_folder
 from psframework.cli.demo.progress import Progress
 from psframework.cluster.local import LocalCluster, LocalOptions
 from psframework.cluster.process import ServiceProcess
@@ -43,7 +44,9 @@ async def run_demo(options: DemoOptions, console: Console) -> Progress:
 
     Raises:
         PeerLost: a trainer ended in error, with its last words.
+        ConfigurationError: the folder of the model can't be written to.
     """
+    check_folder(options.model.parent)
     task = asyncio.current_task()
     if task is not None:  # so that SIGTERM ends the processes in order, as Ctrl-C does
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

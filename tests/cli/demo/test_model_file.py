@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from psframework.cli.demo.model_file import ModelFile, load_model, save_model
-from psframework.errors import CheckpointError
+from psframework.cli.demo.model_file import ModelFile, check_folder, load_model, save_model
+from psframework.errors import CheckpointError, ConfigurationError
 
 STATE = {
     "0.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -91,3 +91,11 @@ def test_a_file_of_another_model(tmp_path: Path, expected: dict[str, np.ndarray]
     save_model(tmp_path / "m", ModelFile(STATE, step=1, epoch=1))
     with pytest.raises(CheckpointError, match=words):
         load_model(tmp_path / "m", expected)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+    check_folder(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="--out"):
+        check_folder(tmp_path / "file")

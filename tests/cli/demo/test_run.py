@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
-from psframework.cli.demo.run import DemoOptions, trainer_arguments, trainer_environment
+import pytest
+from rich.console import Console
+
+from psframework.cli.demo.run import DemoOptions, run_demo, trainer_arguments, trainer_environment
 from psframework.cli.demo.trainer import TrainerSettings
+from psframework.errors import ConfigurationError
 
 
 def options(**changes: object) -> DemoOptions:
@@ -25,3 +29,9 @@ def test_trainers_understand_their_arguments() -> None:
 
 def test_cores_are_shared_by_all_who_compute() -> None:
     assert trainer_environment(options()) == {"PSF_LOCAL_PROCESSES": "5"}
+
+
+async def test_nothing_is_started_for_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="--out"):
+        await run_demo(options(model=tmp_path / "file" / "model"), Console())
