@@ -64,6 +64,15 @@ class Settings(BaseSettings):
             return value
         return tuple(part.strip() for item in items for part in str(item).split(",") if part.strip())
 
+    @field_validator("coordinator")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            host, _, port = address.rpartition(":")
+            if not (host and port.isdecimal() and 1 <= int(port) <= 65535):  # gRPC would take port 443
+                raise ValueError(f"address {address!r} is not HOST:PORT, such as 127.0.0.1:7070")
+        return value
+
     @field_validator("lanes")
     @classmethod
     def _lanes(cls, value: str | None) -> str | None:

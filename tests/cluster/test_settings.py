@@ -19,6 +19,12 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PSF_CONFIG", raising=False)
 
 
+@pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:0", ":7070", "host:70000"])
+def test_a_coordinator_without_a_port_is_told_at_once(address: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"PSF_COORDINATOR.*HOST:PORT"):
+        Settings.load(coordinator=("127.0.0.1:7070", address))
+
+
 def test_flags_win_over_environment_over_file_over_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ServiceSettings.load().bind == "127.0.0.1:0"
     Path("psf.toml").write_text('bind = "127.0.0.1:1"\nname = "from-file"\n')
