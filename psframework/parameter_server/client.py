@@ -20,7 +20,7 @@ from psframework.parameter_server.layout import ParameterSpec
 from psframework.parameter_server.link import Runtime, ShardLink
 from psframework.parameter_server.messages import parameters_to_message, shard_from_message
 from psframework.parameter_server.partition import Partitioner
-from psframework.parameter_server.policy import BSP, Policy, policy_spec
+from psframework.parameter_server.policy import ASP, BSP, SSP, Policy, policy_spec
 from psframework.parameter_server.registry import table_name
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.compute import compute
@@ -68,6 +68,7 @@ async def open_parameter_server(
         UnknownTable: a reader of a model that nobody registered.
         RendezvousTimeout: there is no shard, or the first registrant did not finish.
     """
+    _check_kinds(model, options)
     parameters = list(model.named_parameters())
     request = _register_request(runtime, parameter_specs(parameters), options)
     deadline = Deadline.after(options.get("timeout", 30.0))
@@ -93,6 +94,17 @@ async def _sees_our_memory(runtime: Runtime, table: str, reply: pb.RegisterReply
     shards = [shard_from_message(shard) for shard in reply.shards]
     probes = [ShardLink(runtime, table, reply.writer, shard, ()) for shard in shards]
     return any(await each(probe.connect(deadline) for probe in probes))
+
+
+def _check_kinds(model: object, options: OpenOptions) -> None:
+    """What is easily passed in place of the thing itself: a name, or the class without parentheses."""
+    if not isinstance(model, Module):
+        raise ArgumentError(f"the model must be an nn.Module, not {model!r}")
+    optimizer, policy = options.get("optimizer"), options.get("consistency")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ArgumentError(f"optimizer must be one of optim, such as optim.SGD(lr=0.1), not {optimizer!r}")
+    if policy is not None and not isinstance(policy, ASP | BSP | SSP):
+        raise ArgumentError(f"consistency must be psf.BSP(), psf.ASP() or psf.SSP(...), not {policy!r}")
 
 
 def _register_request(

@@ -194,3 +194,18 @@ async def test_with_spares_a_reader_pulls_again_and_again():
             async with await open_parameter_server(two, Net(), name="net", reader=True) as reader:
                 await reader.pull()
                 await reader.pull()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ([1, 2], {"optimizer": SGD}, "nn.Module"),
+        (Net(), {"optimizer": "adam"}, "optim.SGD"),
+        (Net(), {"optimizer": SGD, "consistency": "bsp"}, r"psf\.BSP\(\)"),
+        (Net(), {"optimizer": SGD, "consistency": BSP}, r"psf\.BSP\(\).*class"),
+    ],
+)
+async def test_a_thing_of_another_kind_is_named(two_shards: Servers, model, options, words):
+    async with two_shards.trainer() as one:
+        with pytest.raises(ArgumentError, match=words):
+            await open_parameter_server(one, model, **options)
