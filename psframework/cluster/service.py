@@ -28,7 +28,7 @@ from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.process import configure_process, exit_with_parent
 from psframework.rpc.security import Security
-from psframework.rpc.serve import ServeOptions, Serving, serve
+from psframework.rpc.serve import ServeOptions, Serving, parse_address, serve
 from psframework.rpc.service import Service
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -98,6 +98,8 @@ async def _run(role: str, settings: S, build: Build[S]) -> None:
     security = Security.from_settings(
         tls_dir=settings.tls_dir, token=_secret(settings), token_file=settings.token_file
     )
+    host, _ = parse_address(settings.bind)
+    security.check_bind(host, plaintext_ok=settings.plaintext)  # before anything is left on disk
     async with AsyncExitStack() as stack:
         parts = Parts(settings, security, stack)
         await build(parts)

@@ -64,6 +64,12 @@ async def test_flags_that_do_not_fit(arguments: list[str], words: str) -> None:
     assert f"error: {words}" in (said := await fails(arguments)) or words in said
 
 
+@pytest.mark.parametrize("bind", ["127.0.0.1:99999", "0.0.0.0:7070"])
+async def test_a_bind_address_that_is_refused_leaves_no_state_behind(tmp_path: Path, bind: str) -> None:
+    await fails(["--bind", bind], "services.coordinator", XDG_STATE_HOME=str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
 async def test_a_coordinator_that_is_not_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
