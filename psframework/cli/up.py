@@ -32,9 +32,12 @@ def up(
 async def _serve(options: LocalOptions, console: Console) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    task = asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)  # while it starts, as Ctrl-C does
     async with LocalCluster(options) as local:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
         console.print(_table(local))
         print(f"in another terminal: export PSF_COORDINATOR={local.address}", flush=True)
         watchers = [asyncio.ensure_future(_report_end(local, name)) for name in local.processes]

@@ -5,11 +5,24 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 
 from psframework.cluster.connect import connect
 from psframework.testing.cluster import program
 
 SOURCE = "import sys; from psframework.cli.app import main; sys.exit(main(sys.argv[1:]))"
+STUCK = """
+import asyncio, sys
+from psframework.cli.app import main
+from psframework.cluster.process import ServiceProcess
+
+async def for_ever(self, timeout, *, joined=False):
+    print("waiting for process", self.pid, flush=True)
+    await asyncio.Event().wait()
+
+ServiceProcess.wait_serving = for_ever
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
@@ -27,3 +40,13 @@ async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
         up.process.send_signal(signal.SIGINT)
         assert await up.end(15) == 0
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_one_that_does_not_come_up_can_be_interrupted(tmp_path: Path, number: int, code: int) -> None:
+    async with program(tmp_path, "psf_up", STUCK, ["up"]) as up:
+        pid = int((await up.line("waiting for process")).split()[-1])
+        up.process.send_signal(number)
+        assert await up.end(15) == code
+        assert "Traceback" not in up.process.last_words
+    assert not psutil.pid_exists(pid)
