@@ -22,6 +22,7 @@ from psframework.rpc.service import Service
 from psframework.wire.lanes import offered
 
 TRAINER = "trainer"
+_SERVICE_ROLES = ("coordinator", "parameter-server")
 
 
 @asynccontextmanager
@@ -59,7 +60,13 @@ async def connect(
     configure_process(settings.local_processes)
     security = client_security(settings)
     listed = (advertise,) if isinstance(advertise, str) else tuple(advertise or ())
-    request = JoinRequest(client_role(settings), settings.name, job, listed)
+    role = client_role(settings)
+    if role in _SERVICE_ROLES:
+        raise ConfigurationError(
+            f"{settings.tls_dir} holds the certificate of a service ({role}), and trainers would take this "
+            "process for one: use a certificate of its own, from `psf certs issue trainer`"
+        )
+    request = JoinRequest(role, settings.name, job, listed)
     async with AsyncExitStack() as stack:
         join = Membership.join(settings.coordinator, request, security, timeout)
         membership = await stack.enter_async_context(join)

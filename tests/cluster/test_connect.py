@@ -168,6 +168,14 @@ async def test_who_may_not_join(
             pass
 
 
+@pytest.mark.parametrize("role", ["coordinator", "parameter-server"])
+async def test_a_client_is_no_service(secured: tuple[str, Path], role: str) -> None:
+    address, folder = secured
+    with pytest.raises(ConfigurationError, match="psf certs issue trainer"):
+        async with connect(address, tls=folder / role):
+            pass
+
+
 async def test_a_server_with_a_certificate_of_another_role_is_not_believed(
     secured: tuple[str, Path], tmp_path: Path
 ) -> None:
