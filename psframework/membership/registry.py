@@ -96,6 +96,7 @@ class Registry:
         departed: tuple[Departure, ...] = ()
         holder = self._members.get(self._names.get(spec.name, 0))
         if holder is not None:
+            self.leases.observe(now)  # this may be the first that happens after a gap
             health = self.leases.health(holder.incarnation, asked_at, now)
             if health is Health.LIVE:
                 raise NameTaken(_taken(holder))

@@ -55,8 +55,11 @@ def test_a_closed_holder_is_replaced_in_one_view() -> None:
     registry = Registry(0.0)
     holder = join(registry, JoinSpec("worker", "w"), 0.0)
     registry.leases.stream_opened(holder.incarnation, 1)
-    registry.leases.stream_closed(holder.incarnation, 1, 1.0)
     number = registry.log.view.number
+    for tenth in range(1, 23):
+        if tenth == 10:
+            registry.leases.stream_closed(holder.incarnation, 1, 1.0)
+        assert tick(registry, tenth / 10) == []
     newcomer = join(registry, JoinSpec("worker", "w"), 2.3, asked_at=1.1)
     assert newcomer.incarnation > holder.incarnation
     delta = registry.log.since(number)
@@ -76,6 +79,20 @@ def test_a_silent_holder_is_waited_for_as_long_as_its_lease() -> None:
         assert registry.join(JoinSpec("worker", "w"), 0.5, now) is None
     assert tick(registry, 3.0) == [("w", Reason.LEASE)]
     assert join(registry, JoinSpec("worker", "w"), 3.0, asked_at=0.5).incarnation == 2
+
+
+def test_a_coordinator_that_slept_does_not_take_its_own_silence_for_the_holders() -> None:
+    """The first message after a gap is a join: renewals that wait behind it must not be missed."""
+    registry = Registry(0.0)
+    holder = join(registry, JoinSpec("worker", "w", lease_s=5.0), 0.0)
+    registry.leases.stream_opened(holder.incarnation, 1)
+    for tenth in range(1, 10):
+        tick(registry, tenth / 10)
+    registry.leases.stream_closed(holder.incarnation, 1, 0.9)  # it breaks, and the coordinator sleeps
+    assert registry.join(JoinSpec("worker", "w"), 4.9, 4.9) is None
+    registry.renew(holder.incarnation, 1, 4.95)
+    with pytest.raises(NameTaken):
+        registry.join(JoinSpec("worker", "w"), 4.9, 5.0)
 
 
 def test_a_repeated_request_is_the_same_member() -> None:
