@@ -22,7 +22,7 @@ from psframework.cluster.connect import make_agent
 from psframework.cluster.settings import ServiceSettings
 from psframework.errors import ConfigurationError, Evicted, PsfError
 from psframework.membership.client import JoinRequest, Membership
-from psframework.observe.logs import announce, configure_logging
+from psframework.observe.logs import announce, configure_logging, get_logger
 from psframework.rpc.accept import SERVICE as CALL_SERVICE
 from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
@@ -139,6 +139,10 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
     await server.set_serving(True)
     if parts.membership is not None:
         announce(f"joined as {parts.membership.member.name}")
+    elif role != COORDINATOR:
+        log.warning(
+            "in no cluster: no coordinator was given", fix="--coordinator HOST:PORT or PSF_COORDINATOR"
+        )
     await evicted
 
 

@@ -1,5 +1,6 @@
 """A service from its flags to its exit: bad flags, the order of its first lines, health, draining."""
 
+import asyncio
 import json
 import os
 import signal
@@ -75,6 +76,24 @@ async def test_a_coordinator_that_is_not_there() -> None:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         assert address in await fails(["--coordinator", address, "--join-timeout", "0.5"])
+
+
+async def test_one_without_a_coordinator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PSF_COORDINATOR", raising=False)
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def listen(line: str) -> None:
+        if "in no cluster" in line and "--coordinator" in line:
+            loop.call_soon_threadsafe(told.set)
+
+    process = ServiceProcess("alone", "services.parameter_server", [], on_line=listen)
+    process.start()
+    try:
+        await asyncio.wait_for(told.wait(), 30)
+        assert process.output[0].startswith("serving on ")
+    finally:
+        await process.stop(5)
 
 
 async def test_modules_are_imported_at_the_start(tmp_path: Path) -> None:
