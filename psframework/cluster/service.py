@@ -140,7 +140,7 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
     if parts.membership is not None:
         announce(f"joined as {parts.membership.member.name}")
     elif role != COORDINATOR:
-        log.warning(
+        get_logger(__name__).warning(
             "in no cluster: no coordinator was given", fix="--coordinator HOST:PORT or PSF_COORDINATOR"
         )
     await evicted
