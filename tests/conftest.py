@@ -1,6 +1,7 @@
 """Session-wide guards: nothing may be left behind, and every skip must be one we know of."""
 
 import os
+import shutil
 import tempfile
 import uuid
 from pathlib import Path
@@ -45,6 +46,8 @@ def _project_files() -> set[str]:
 def pytest_configure(config: pytest.Config) -> None:
     if _is_controller(config):
         os.environ[MARK] = uuid.uuid4().hex  # children inherit it, and are found by it
+        # Processes that tests kill can't remove their sockets and tokens.
+        os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="psf-run-")
         config.stash[_BEFORE] = (_traces(), _project_files())
 
 
@@ -88,6 +91,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not _is_controller(config):
         return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    shutil.rmtree(os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
     problems = _left_behind(config)
     if os.environ.get("PSF_CHECK_SKIPS") and reporter is not None:
         problems += _unknown_skips(reporter.stats.get("skipped", []))

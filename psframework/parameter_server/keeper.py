@@ -225,7 +225,7 @@ class Keeper:
 
     async def _shards(self, deadline: Deadline) -> list[ShardRef]:
         coordinator = self.coordinator
-        while not (members := coordinator.view.select(SHARD_ROLE, None)):
+        while not (members := [m for m in coordinator.view.select(SHARD_ROLE, None) if m.addresses]):
             try:
                 async with asyncio.timeout(deadline.seconds()):
                     await coordinator.changed.wait()

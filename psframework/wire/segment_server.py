@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,13 +25,15 @@ OnSegment = Callable[[bytes, int, Segment], None]
 
 _BACKLOG: Final = 64
 _MAX_HANDOVERS: Final = 64
+SWEEP_SECONDS: Final = 60.0
 
 
 class SegmentServer:
     """Receives segments from peers that know a session key; an async context manager.
 
     The directory is made with mode 0700 if it is missing; the socket has a random name and is removed
-    on leaving. A socket left over by a killed process is harmless: nobody listens, dialling it fails.
+    on leaving. A socket left over by a killed process is harmless: dialling it fails, and the
+    next server of this user removes it.
 
     Args:
         directory: where the socket goes; None for `handover.default_directory()`.
@@ -79,7 +82,10 @@ class SegmentServer:
     async def __aenter__(self) -> SegmentServer:
         if not hasattr(socket, "SOCK_SEQPACKET") or not hasattr(socket, "AF_UNIX"):
             raise ConfigurationError("shared segments need Linux; use the lanes inline,striped")
-        path = handover.prepare_directory(self._directory) / f"{secrets.token_hex(8)}.sock"
+        directory = handover.prepare_directory(self._directory)
+        if directory == handover.default_directory() and not os.environ.get("PSF_SHM_DIR"):
+            sweep(directory)
+        path = directory / f"{secrets.token_hex(8)}.sock"
         sock = handover.unix_socket()
         try:
             with handover.socket_address(path) as address:
@@ -195,3 +201,19 @@ def _credentials(connection: socket.socket) -> str:
         return "an unknown process"
     pid, uid, _ = struct.unpack("3i", raw)
     return f"process {pid} of user {uid}"
+
+
+def sweep(directory: Path, age: float = SWEEP_SECONDS) -> None:
+    """Removes sockets that killed processes left: older than `age` seconds, and nobody listens any more.
+
+    Only for directories of this machine: whoever listens on another one would look dead from here.
+    """
+    for path in directory.glob("*.sock"):
+        with contextlib.suppress(OSError), handover.unix_socket() as probe:
+            if time.time() - path.lstat().st_mtime < age:  # may be between bind and listen
+                continue
+            try:
+                with handover.socket_address(path) as address:
+                    probe.connect(address)
+            except ConnectionRefusedError:
+                path.unlink()

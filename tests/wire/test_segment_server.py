@@ -9,13 +9,14 @@ import socket
 import stat
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from psframework.errors import ConfigurationError, PermissionDenied, ResourceExhausted, WireError
 from psframework.wire import handover, shm
 from psframework.wire.handover import offer_segment
-from psframework.wire.segment_server import SegmentServer
+from psframework.wire.segment_server import SegmentServer, sweep
 from psframework.wire.shm import Segment
 
 pytestmark = pytest.mark.skipif(not shm.available(), reason="sealed segments need Linux")
@@ -296,3 +297,17 @@ async def test_two_processes_share_memory(server, inbox, child):
     await child.wait()
     numbers -= 1  # the memory outlives the process that made it
     assert numbers.sum() == 499_500
+
+
+async def test_what_killed_processes_left_is_swept(server, inbox):
+    live = Path(server.path)
+    left, young = live.with_name("left.sock"), live.with_name("young.sock")
+    for path in (left, young):
+        with handover.unix_socket() as sock:
+            sock.bind(str(path))
+    for path in (left, live):
+        os.utime(path, (1, 1))
+    sweep(live.parent)
+    assert not left.exists() and young.exists()
+    young.unlink()
+    await works(server, inbox)
