@@ -119,7 +119,7 @@ def test_too_many_descriptors_or_bytes_are_refused_and_closed():
             socket.send_fds(left, [payload], [segment.fd] * fds)
             with pytest.raises(WireError):
                 handover.recv_descriptor(right)
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert len(os.listdir("/proc/self/fd")) <= before  # others may close theirs meanwhile
 
 
 def test_directory_by_environment_then_by_user():

@@ -53,7 +53,7 @@ async def server(tmp_path, inbox):
         running.expect(KEY)
         yield running
     inbox.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # others may close theirs meanwhile
     assert os.listdir(tmp_path / "sockets") == []
 
 
@@ -231,7 +231,7 @@ async def test_leaving_with_a_handover_under_way(tmp_path, inbox):
         await handover.receive(rogue.socket)
     with rogue.socket, pytest.raises(WireError, match="closed"):
         await handover.receive(rogue.socket)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # others may close theirs meanwhile
     with pytest.raises(ConfigurationError, match="not running"):
         _ = server.path
 

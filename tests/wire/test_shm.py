@@ -29,7 +29,7 @@ def _no_descriptor_leaks():
     before = len(os.listdir("/proc/self/fd"))
     yield
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # others may close theirs meanwhile
 
 
 def hostile(size=4096, seals=SEALS, reserve=True):
@@ -205,7 +205,7 @@ def test_real_limits_of_a_real_process():
         refused(resource.RLIMIT_FSIZE, 1 << 20, 2 << 20)
         refused(resource.RLIMIT_AS, 1 << 20, 64 << 20)
         refused(resource.RLIMIT_NOFILE, 3, 4096)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before  # others may close theirs meanwhile
         Segment.create(2 << 20).close()
     """
     result = subprocess.run(
