@@ -17,7 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 if TYPE_CHECKING:
     from psframework import autograd, data, nn, optim
-    from psframework.autograd import Function, Tensor, enable_grad, is_grad_enabled, no_grad
+    from psframework.autograd import Function, Tensor, enable_grad, is_grad_enabled, no_grad, ops
     from psframework.autograd.tensor import tensor as tensor
     from psframework.cluster.connect import connect
     from psframework.cluster.handle import Cluster, current_cluster
@@ -55,7 +55,15 @@ if TYPE_CHECKING:
 
 # What is imported on first use: `psf health` and other small tools start in a fraction of the time.
 _HOMES = {
-    "psframework.autograd": ("Function", "Tensor", "enable_grad", "is_grad_enabled", "no_grad", "tensor"),
+    "psframework.autograd": (
+        "Function",
+        "Tensor",
+        "enable_grad",
+        "is_grad_enabled",
+        "no_grad",
+        "ops",
+        "tensor",
+    ),
     "psframework.cluster.connect": ("connect",),
     "psframework.cluster.handle": ("Cluster", "current_cluster"),
     "psframework.cluster.local": ("LocalCluster", "local_cluster"),
@@ -137,6 +145,7 @@ __all__ = [
     "manual_seed",
     "nn",
     "no_grad",
+    "ops",
     "optim",
     "tensor",
 ]

@@ -32,37 +32,37 @@ class Tensor(Traced):
 
     def detach(self) -> Tensor:
         """A constant over the same memory."""
-        return _shape.detach(self)
+        return _ops.detach(self)
 
     def __add__(self, other: Operand) -> Tensor:
-        return _arithmetic.add(self, other)
+        return _ops.add(self, other)
 
     def __radd__(self, other: Operand) -> Tensor:
-        return _arithmetic.add(other, self)
+        return _ops.add(other, self)
 
     def __sub__(self, other: Operand) -> Tensor:
-        return _arithmetic.subtract(self, other)
+        return _ops.subtract(self, other)
 
     def __rsub__(self, other: Operand) -> Tensor:
-        return _arithmetic.subtract(other, self)
+        return _ops.subtract(other, self)
 
     def __mul__(self, other: Operand) -> Tensor:
-        return _arithmetic.multiply(self, other)
+        return _ops.multiply(self, other)
 
     def __rmul__(self, other: Operand) -> Tensor:
-        return _arithmetic.multiply(other, self)
+        return _ops.multiply(other, self)
 
     def __truediv__(self, other: Operand) -> Tensor:
-        return _arithmetic.divide(self, other)
+        return _ops.divide(self, other)
 
     def __rtruediv__(self, other: Operand) -> Tensor:
-        return _arithmetic.divide(other, self)
+        return _ops.divide(other, self)
 
     def __pow__(self, other: Operand) -> Tensor:
-        return _arithmetic.power(self, other)
+        return _ops.power(self, other)
 
     def __rpow__(self, other: Operand) -> Tensor:
-        return _arithmetic.power(other, self)
+        return _ops.power(other, self)
 
     def __iadd__(self, other: Operand) -> Tensor:
         return _inplace.add_(self, other)
@@ -77,16 +77,16 @@ class Tensor(Traced):
         return _inplace.divide_(self, other)
 
     def __matmul__(self, other: Tensor | Array) -> Tensor:
-        return _matmul.matmul(self, other)
+        return _ops.matmul(self, other)
 
     def __rmatmul__(self, other: Tensor | Array) -> Tensor:
-        return _matmul.matmul(other, self)
+        return _ops.matmul(other, self)
 
     def __neg__(self) -> Tensor:
-        return _elementwise.negative(self)
+        return _ops.negative(self)
 
     def __abs__(self) -> Tensor:
-        return _elementwise.absolute(self)
+        return _ops.absolute(self)
 
     def __getitem__(self, key: Any) -> Tensor:
         return _index.index(self, key)
@@ -117,75 +117,75 @@ class Tensor(Traced):
 
     def exp(self) -> Tensor:
         """e to the power of each element."""
-        return _elementwise.exp(self)
+        return _ops.exp(self)
 
     def log(self) -> Tensor:
         """Natural logarithm."""
-        return _elementwise.log(self)
+        return _ops.log(self)
 
     def sqrt(self) -> Tensor:
         """Square root."""
-        return _elementwise.sqrt(self)
+        return _ops.sqrt(self)
 
     def abs(self) -> Tensor:
         """Absolute value."""
-        return _elementwise.absolute(self)
+        return _ops.absolute(self)
 
     def clip(self, low: Operand | None = None, high: Operand | None = None) -> Tensor:
         """Limit to [low, high]."""
-        return _arithmetic.clip(self, low, high)
+        return _ops.clip(self, low, high)
 
     def maximum(self, other: Operand) -> Tensor:
         """The larger of both, elementwise."""
-        return _arithmetic.maximum(self, other)
+        return _ops.maximum(self, other)
 
     def minimum(self, other: Operand) -> Tensor:
         """The smaller of both, elementwise."""
-        return _arithmetic.minimum(self, other)
+        return _ops.minimum(self, other)
 
     def astype(self, dtype: Any) -> Tensor:
         """Convert to another dtype."""
-        return _elementwise.astype(self, dtype)
+        return _ops.astype(self, dtype)
 
     def clone(self) -> Tensor:
         """A copy, through which gradients pass."""
-        return _elementwise.clone(self)
+        return _ops.clone(self)
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Sum over `axis`."""
-        return _reduce.sum(self, axis, keepdims)
+        return _ops.sum(self, axis, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Mean over `axis`."""
-        return _reduce.mean(self, axis, keepdims)
+        return _ops.mean(self, axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Largest value over `axis`."""
-        return _reduce.max(self, axis, keepdims)
+        return _ops.max(self, axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Smallest value over `axis`."""
-        return _reduce.min(self, axis, keepdims)
+        return _ops.min(self, axis, keepdims)
 
     def var(self, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
         """Variance over `axis`, divided by `count - ddof`."""
-        return _reduce.var(self, axis, keepdims, ddof)
+        return _ops.var(self, axis, keepdims, ddof)
 
     def std(self, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
         """Standard deviation over `axis`."""
-        return _reduce.std(self, axis, keepdims, ddof)
+        return _ops.std(self, axis, keepdims, ddof)
 
     def argmax(self, axis: int | None = None) -> Tensor:
         """Index of the first largest value; a constant."""
-        return _reduce.argmax(self, axis)
+        return _ops.argmax(self, axis)
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape."""
-        return _shape.reshape(self, shape[0] if len(shape) == 1 else shape)
+        return _ops.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *axes: Any) -> Tensor:
         """The axes in this order, or reversed."""
-        return _shape.transpose(self, (axes[0] if axes and not isinstance(axes[0], int) else axes) or None)
+        return _ops.transpose(self, (axes[0] if axes and not isinstance(axes[0], int) else axes) or None)
 
     def permute(self, *axes: Any) -> Tensor:
         """The axes in this order."""
@@ -193,48 +193,48 @@ class Tensor(Traced):
 
     def swapaxes(self, first: int, second: int) -> Tensor:
         """Two axes exchanged."""
-        return _shape.swapaxes(self, first, second)
+        return _ops.swapaxes(self, first, second)
 
     def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:
         """The axes from `start_axis` to `end_axis` made one."""
-        return _shape.flatten(self, start_axis, end_axis)
+        return _ops.flatten(self, start_axis, end_axis)
 
     def squeeze(self, axis: Axis = None) -> Tensor:
         """Without axes of length 1."""
-        return _shape.squeeze(self, axis)
+        return _ops.squeeze(self, axis)
 
     def unsqueeze(self, axis: int) -> Tensor:
         """With a new axis of length 1."""
-        return _shape.unsqueeze(self, axis)
+        return _ops.unsqueeze(self, axis)
 
     def expand(self, *shape: Any) -> Tensor:
         """Repeat along axes of length 1, without copying."""
-        return _shape.expand(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+        return _ops.expand(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
 
     def relu(self) -> Tensor:
         """`max(x, 0)`."""
-        return _activation.relu(self)
+        return _ops.relu(self)
 
     def tanh(self) -> Tensor:
         """Hyperbolic tangent."""
-        return _activation.tanh(self)
+        return _ops.tanh(self)
 
     def sigmoid(self) -> Tensor:
         """`1 / (1 + exp(-x))`."""
-        return _activation.sigmoid(self)
+        return _ops.sigmoid(self)
 
     def softmax(self, axis: int = -1) -> Tensor:
         """exp(x) / sum(exp(x)) along `axis`."""
-        return _softmax.softmax(self, axis)
+        return _ops.softmax(self, axis)
 
     def log_softmax(self, axis: int = -1) -> Tensor:
         """Logarithm of softmax along `axis`."""
-        return _softmax.log_softmax(self, axis)
+        return _ops.log_softmax(self, axis)
 
     @property
     def T(self) -> Tensor:
         """The axes in reverse order."""
-        return _shape.transpose(self)
+        return _ops.transpose(self)
 
 
 def tensor(data: Any, requires_grad: bool = False, *, dtype: Any = None) -> Tensor:
@@ -263,13 +263,7 @@ def tensor(data: Any, requires_grad: bool = False, *, dtype: Any = None) -> Tens
 
 
 # Last, because the operations need the class.
-from psframework.autograd.ops import activation as _activation  # noqa: E402
-from psframework.autograd.ops import arithmetic as _arithmetic  # noqa: E402
+from psframework.autograd import ops as _ops  # noqa: E402
 from psframework.autograd.ops import compare as _compare  # noqa: E402
-from psframework.autograd.ops import elementwise as _elementwise  # noqa: E402
 from psframework.autograd.ops import index as _index  # noqa: E402
 from psframework.autograd.ops import inplace as _inplace  # noqa: E402
-from psframework.autograd.ops import matmul as _matmul  # noqa: E402
-from psframework.autograd.ops import reduce as _reduce  # noqa: E402
-from psframework.autograd.ops import shape as _shape  # noqa: E402
-from psframework.autograd.ops import softmax as _softmax  # noqa: E402

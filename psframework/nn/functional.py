@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from psframework.autograd import Tensor
-from psframework.autograd.ops import norm as _norm
-from psframework.autograd.ops import softmax as _softmax
 from psframework.autograd.ops.activation import gelu, relu, sigmoid, tanh
 from psframework.autograd.ops.arithmetic import maximum
 from psframework.autograd.ops.conv import conv2d
@@ -17,9 +15,14 @@ from psframework.autograd.ops.elementwise import absolute, exp, log
 from psframework.autograd.ops.index import index
 from psframework.autograd.ops.loss import cross_entropy, mse_loss
 from psframework.autograd.ops.matmul import linear
+from psframework.autograd.ops.norm import Running
+from psframework.autograd.ops.norm import batch_norm as _batch_norm
+from psframework.autograd.ops.norm import dropout as _dropout
 from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
 from psframework.autograd.ops.reduce import mean
 from psframework.autograd.ops.reduce import sum as _sum
+from psframework.autograd.ops.softmax import log_softmax as _log_softmax
+from psframework.autograd.ops.softmax import softmax as _softmax
 from psframework.backend import Array, xp
 from psframework.errors import ArgumentError
 from psframework.nn import init
@@ -47,12 +50,12 @@ __all__ = [
 
 def softmax(input: Tensor | Array, dim: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along `dim`."""
-    return _softmax.softmax(input, dim)
+    return _softmax(input, dim)
 
 
 def log_softmax(input: Tensor | Array, dim: int = -1) -> Tensor:
     """The logarithm of `softmax`, without overflow."""
-    return _softmax.log_softmax(input, dim)
+    return _log_softmax(input, dim)
 
 
 def dropout(
@@ -66,7 +69,7 @@ def dropout(
         training: False returns the input.
         rng: decides what is dropped; the generator that `manual_seed` sets if None.
     """
-    return _norm.dropout(input, p, rng or init.generator(), training)
+    return _dropout(input, p, rng or init.generator(), training)
 
 
 def batch_norm(
@@ -95,8 +98,8 @@ def batch_norm(
         raise ArgumentError("batch_norm takes both running_mean and running_var, or neither")
     running = None
     if running_mean is not None and running_var is not None:
-        running = _norm.Running(running_mean, running_var)
-    return _norm.batch_norm(input, running, weight, bias, training, momentum, eps)
+        running = Running(running_mean, running_var)
+    return _batch_norm(input, running, weight, bias, training, momentum, eps)
 
 
 def nll_loss(input: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
