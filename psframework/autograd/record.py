@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -12,7 +13,10 @@ from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Edge, Node, Rule, Version
 from psframework.autograd.tensor import Operand, Tensor
 from psframework.backend import Array, DType
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, PsfError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _new: Callable[[type[Tensor]], Tensor] = Tensor.__new__
 _ndarray = np.ndarray
@@ -140,3 +144,70 @@ def _reduce_to(gradient: Array, shape: tuple[int, ...]) -> Array:
     dtype = np.float32 if backend.is_narrow(gradient.dtype) else gradient.dtype
     total = gradient.sum(axis=axes, keepdims=True, dtype=dtype) if axes else gradient
     return cast(Array, total.reshape(shape))
+
+
+def explain(name: str, error: Exception, *operands: object) -> ArgumentError:
+    """What NumPy or CuPy said about operands that do not go together, in the user's terms.
+
+    Args:
+        name: of the operation.
+        error: what it raised; a typed error of ours comes back as it is.
+        operands: its arguments: tensors, arrays and lists of them count, the rest is passed over.
+    """
+    if isinstance(error, ArgumentError):
+        return error
+    arrays = list(_arrays(operands))
+    devices = list(dict.fromkeys(_device_name(array) for array in arrays))
+    if len(devices) > 1:
+        return ArgumentError(
+            f"{name}: operands are on {' and '.join(devices)}: move one with .to({devices[-1]!r})"
+        )
+    # An index that is out of range stays an IndexError: it ends a loop over a sequence.
+    kind = _BadIndex if isinstance(error, IndexError) else ArgumentError
+    shapes = ", ".join(f"{array.shape} {array.dtype}" for array in arrays)
+    return kind(f"{name}: {error} (operands: {shapes or 'no arrays'})")
+
+
+class _BadIndex(ArgumentError, IndexError):
+    """An index that does not fit, as both kinds of error."""
+
+
+def guarded(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates an operation: what NumPy or CuPy raise inside becomes an ArgumentError that names it.
+
+    Args:
+        name: of the operation, as users call it.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except (TypeError, ValueError, IndexError) as error:
+                called = error.__traceback__ and error.__traceback__.tb_next
+                if isinstance(error, PsfError) or not called:
+                    raise  # ours, or a call that the signature does not allow
+                raise explain(name, error, *args, *kwargs.values()) from error
+
+        return checked
+
+    return decorate
+
+
+def _arrays(values: object) -> Iterator[Array]:
+    if isinstance(values, Tensor):
+        yield values._data
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _arrays(value)
+    elif backend.is_array(values):
+        yield cast(Array, values)
+
+
+def _device_name(array: Array) -> str:
+    find: Callable[[Array], object] | None = getattr(backend, "device_of", None)
+    if find is not None:
+        return str(find(array))
+    device = getattr(array, "device", "cpu")
+    return str(getattr(device, "name", device))

@@ -1,9 +1,21 @@
 import numpy as np
 import pytest
 
+from psframework import backend
 from psframework.autograd import no_grad, tensor
-from psframework.autograd.record import as_tensor, constant, record, recording, share_memory, sum_to, value_of
-from psframework.errors import ArgumentError
+from psframework.autograd.record import (
+    as_tensor,
+    constant,
+    explain,
+    guarded,
+    record,
+    recording,
+    share_memory,
+    sum_to,
+    value_of,
+)
+from psframework.errors import ArgumentError, AutogradError
+from psframework.testing.strict_device import StrictDevice
 
 
 def test_recording():
@@ -57,3 +69,39 @@ def test_operands():
     for function in (value_of, as_tensor):
         with pytest.raises(ArgumentError, match=r"op takes.*not list"):
             function([1], "op")
+
+
+@guarded("mix")
+def mix(first, second=0, *, parts=()):
+    if isinstance(first, str):
+        raise AutogradError(first)
+    return first.data + second.data + sum(part[5] for part in parts)
+
+
+def test_guarded_operations_name_themselves_the_shapes_and_the_dtypes():
+    a, b = tensor(np.ones(2)), tensor(np.ones((3, 1), np.float32))
+    with pytest.raises(ArgumentError, match=r"mix: .*broadcast.*operands: \(2,\) float64, \(4,\) float64"):
+        mix(a, tensor(np.ones(4)))
+    with pytest.raises(ArgumentError, match=r"mix: .*out of bounds.*\(3, 1\) float32"):
+        mix(a, b, parts=[b.data])
+    with pytest.raises(IndexError):
+        mix(a, b, parts=[b.data])
+    assert mix.__name__ == "mix" and mix(a, b).shape == (3, 2)
+
+
+def test_guarded_operations_pass_typed_errors_and_wrong_calls():
+    with pytest.raises(AutogradError, match=r"^mine$"):
+        mix("mine")
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        mix(tensor(1.0), other=2)
+    mine = ArgumentError("mine")
+    assert explain("mix", mine, 1) is mine
+
+
+def test_operands_on_two_devices_are_told_with_the_fix(monkeypatch):
+    monkeypatch.setattr(backend, "_namespaces", dict(backend._namespaces), raising=False)
+    there = StrictDevice("gpu-0").to_device(np.ones(2))
+    with pytest.raises(
+        ArgumentError, match=r"mix: operands are on cpu and gpu-0: move one with \.to\('gpu-0'\)"
+    ):
+        mix(tensor(np.ones(2)), constant(there))
