@@ -13,6 +13,7 @@ from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.record import (
     as_tensor,
     constant,
+    explain,
     needs_grad,
     record,
     recording,
@@ -28,7 +29,9 @@ from psframework.errors import ArgumentError
 Partial: TypeAlias = Callable[[Array, Any, Any, Any], Any]
 
 
-class _Binary(NamedTuple):
+class Binary(NamedTuple):
+    """How to compute one function and both derivatives, which see 16-bit floats as float32."""
+
     name: str
     forward: Callable[[Any, Any], Any]
     to_a: Partial
@@ -53,8 +56,9 @@ def _power_to_a(g: Array, a: Any, b: Any, o: Any) -> Any:
 
 
 def _power_to_b(g: Array, a: Any, b: Any, o: Any) -> Any:
+    # At a = 0 it is 0 for b >= 0; below, -inf.
     xp = backend.xp(o)
-    return g * o * xp.log(xp.where(a == 0, 1, a))
+    return g * o * xp.log(xp.where((a == 0) & (b >= 0), 1, a))
 
 
 def _winner(g: Array, a: Any, b: Any, o: Any) -> Any:
@@ -70,25 +74,29 @@ def _pass(g: Array, a: Any, b: Any, o: Any) -> Any:
     return g
 
 
-_ADD = _Binary("add", operator.add, _pass, _pass, "", "")
-_SUBTRACT = _Binary("subtract", operator.sub, _pass, lambda g, a, b, o: -g, "", "")
-_MULTIPLY = _Binary("multiply", operator.mul, lambda g, a, b, o: g * b, lambda g, a, b, o: g * a, "b", "a")
-_DIVIDE = _Binary(
+_ADD = Binary("add", operator.add, _pass, _pass, "", "")
+_SUBTRACT = Binary("subtract", operator.sub, _pass, lambda g, a, b, o: -g, "", "")
+_MULTIPLY = Binary("multiply", operator.mul, lambda g, a, b, o: g * b, lambda g, a, b, o: g * a, "b", "a")
+_DIVIDE = Binary(
     "divide", operator.truediv, lambda g, a, b, o: g / b, lambda g, a, b, o: -g * o / b, "b", "bo"
 )
-_POWER = _Binary("power", operator.pow, _power_to_a, _power_to_b, "ab", "ao")
-_MAXIMUM = _Binary("maximum", _maximum, _winner, _second, "abo", "abo")
-_MINIMUM = _Binary("minimum", _minimum, _winner, _second, "abo", "abo")
+_POWER = Binary("power", operator.pow, _power_to_a, _power_to_b, "ab", "abo")
+_MAXIMUM = Binary("maximum", _maximum, _winner, _second, "abo", "abo")
+_MINIMUM = Binary("minimum", _minimum, _winner, _second, "abo", "abo")
 
 
-def _binary(op: _Binary, a: Operand, b: Operand) -> Tensor:
+def binary(op: Binary, a: Operand, b: Operand) -> Tensor:
+    """Apply `op` to `a` and `b`, and record it."""
     x = a._data if isinstance(a, Tensor) else value_of(a, op.name)
     y = b._data if isinstance(b, Tensor) else value_of(b, op.name)
+    if isinstance(x, int | float):
+        x = _beside(x, y)
+    elif isinstance(y, int | float):
+        y = _beside(y, x)
     try:
         out = op.forward(x, y)
-    except ValueError as error:
-        shapes = f"{getattr(x, 'shape', ())} and {getattr(y, 'shape', ())}"
-        raise ArgumentError(f"{op.name}: shapes {shapes} do not broadcast: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise explain(op.name, error, a, b) from error
     if type(out) is not np.ndarray:
         out = backend.as_array(out)
     a_needs = isinstance(a, Tensor) and a._requires_grad
@@ -102,48 +110,62 @@ def _binary(op: _Binary, a: Operand, b: Operand) -> Tensor:
     kept_out = out if "o" in reads else None
 
     def rule(g: Array) -> Sequence[Array | None]:
+        p, q, o = kept_x, kept_y, kept_out
+        if g.dtype.itemsize == 2:
+            g, p, q, o = _widened(g), _widened(p), _widened(q), _widened(o)
         return (
-            None if a_like is None else sum_to(op.to_a(g, kept_x, kept_y, kept_out), *a_like),
-            None if b_like is None else sum_to(op.to_b(g, kept_x, kept_y, kept_out), *b_like),
+            None if a_like is None else sum_to(op.to_a(g, p, q, o), *a_like),
+            None if b_like is None else sum_to(op.to_b(g, p, q, o), *b_like),
         )
 
     saved = (a if "a" in reads else None, b if "b" in reads else None)
     return record(op.name, out, rule, (a, b), saved, "o" in reads)
 
 
+def _beside(number: float, array: Any) -> Any:
+    """`number` as it has to be to leave `array` its dtype: bfloat16 gives way to Python's numbers."""
+    if getattr(array, "dtype", None) == backend.bfloat16 and not isinstance(number, np.generic):
+        return backend.array_like(number, array, backend.bfloat16)
+    return number
+
+
+def _widened(value: Any) -> Any:
+    return backend.widen(value) if backend.is_array(value) else value
+
+
 def add(a: Operand, b: Operand) -> Tensor:
     """`a + b`, broadcast."""
-    return _binary(_ADD, a, b)
+    return binary(_ADD, a, b)
 
 
 def subtract(a: Operand, b: Operand) -> Tensor:
     """`a - b`, broadcast."""
-    return _binary(_SUBTRACT, a, b)
+    return binary(_SUBTRACT, a, b)
 
 
 def multiply(a: Operand, b: Operand) -> Tensor:
     """`a * b`, broadcast."""
-    return _binary(_MULTIPLY, a, b)
+    return binary(_MULTIPLY, a, b)
 
 
 def divide(a: Operand, b: Operand) -> Tensor:
     """`a / b`, broadcast."""
-    return _binary(_DIVIDE, a, b)
+    return binary(_DIVIDE, a, b)
 
 
 def power(a: Operand, b: Operand) -> Tensor:
     """`a ** b`, broadcast. With respect to `b` the derivative at `a = 0` is 0, and nan where `a < 0`."""
-    return _binary(_POWER, a, b)
+    return binary(_POWER, a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Tensor:
     """The larger of both, elementwise; at a tie each gets half the gradient."""
-    return _binary(_MAXIMUM, a, b)
+    return binary(_MAXIMUM, a, b)
 
 
 def minimum(a: Operand, b: Operand) -> Tensor:
     """The smaller of both, elementwise; at a tie each gets half the gradient."""
-    return _binary(_MINIMUM, a, b)
+    return binary(_MINIMUM, a, b)
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
@@ -164,8 +186,8 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     def forward(x: Any, y: Any) -> Any:
         return xp.where(chosen, x, y)
 
-    choose = _Binary("where", forward, lambda g, a, b, o: g * chosen, lambda g, a, b, o: g * ~chosen, "", "")
-    return _binary(choose, a, b)
+    choose = Binary("where", forward, lambda g, a, b, o: g * chosen, lambda g, a, b, o: g * ~chosen, "", "")
+    return binary(choose, a, b)
 
 
 def clip(x: Tensor | Array, low: Operand | None = None, high: Operand | None = None) -> Tensor:

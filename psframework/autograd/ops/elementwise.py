@@ -11,7 +11,7 @@ from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.record import as_tensor, constant, record, record_node
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array
+from psframework.backend import Array, DType
 
 
 class Unary(NamedTuple):
@@ -22,6 +22,8 @@ class Unary(NamedTuple):
         forward: (module, x) -> result.
         derivative: (module, gradient, kept array) -> gradient of x.
         keeps_input: whether the derivative reads `x`; else it reads the result.
+
+    Both functions see 16-bit floats as float32.
     """
 
     name: str
@@ -36,18 +38,42 @@ def unary(op: Unary, x: Tensor | Array) -> Tensor:
         x = as_tensor(x, op.name)
     data = x._data
     xp = backend.xp(data)
-    out = op.forward(xp, data)
+    narrow = data.dtype.itemsize == 2 and backend.is_narrow(data.dtype)
+    out = _narrowed(op.forward(xp, backend.widen(data)), data.dtype) if narrow else op.forward(xp, data)
     if type(out) is not np.ndarray:
         out = backend.as_array(out)
     if not (x._requires_grad and is_grad_enabled()):
         return constant(out)
-    derivative = op.derivative
+    derivative = _in_float32(op.derivative) if narrow else op.derivative
     edges = (x._node or x,)
     if op.keeps_input:
         return record_node(
             op.name, out, lambda g: (derivative(xp, g, data),), edges, ((x._version, x.version),)
         )
     return record_node(op.name, out, lambda g: (derivative(xp, g, out),), edges, (), True)
+
+
+def _narrowed(result: Any, dtype: DType) -> Any:
+    """What was computed in float32, in `dtype` again; masks stay what they are."""
+    return result.astype(dtype) if result.dtype == np.float32 else result
+
+
+def _in_float32(derivative: Callable[[Any, Array, Array], Any]) -> Callable[[Any, Array, Array], Any]:
+    def wide(xp: Any, g: Array, kept: Array) -> Any:
+        return derivative(xp, backend.widen(g), backend.widen(kept)).astype(g.dtype)
+
+    return wide
+
+
+def operation(op: Unary, text: str) -> Callable[[Tensor | Array], Tensor]:
+    """A row of a table as a public function, with `text` for its docstring."""
+
+    def apply(x: Tensor | Array) -> Tensor:
+        return unary(op, x)
+
+    apply.__name__ = apply.__qualname__ = op.name
+    apply.__doc__ = text
+    return apply
 
 
 _NEGATIVE = Unary("negative", lambda xp, x: -x, lambda xp, g, o: -g, False)

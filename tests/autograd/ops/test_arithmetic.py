@@ -111,7 +111,7 @@ def test_ties_and_zeros():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: add(tensor(A), np.ones((2, 4))), r"add: shapes \(3, 4\) and \(2, 4\) do not broadcast"),
+        (lambda: add(tensor(A), np.ones((2, 4))), r"add: .*broadcast.*\(3, 4\) float64, \(2, 4\) float64"),
         (lambda: multiply(tensor(A), "x"), "multiply takes tensors, arrays and numbers, not str"),
         (lambda: tensor(A) - [1, 2, 3, 4], r"list.*psf\.tensor"),
         (lambda: where(tensor(A), A, B), "condition must be of dtype bool, not float64"),
