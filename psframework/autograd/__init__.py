@@ -8,11 +8,13 @@ from psframework.autograd.engine import backward, grad
 from psframework.autograd.function import Context, Function
 from psframework.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from psframework.autograd.node import Node
+from psframework.autograd.sparse import SparseRows
 
 __all__ = [
     "Context",
     "Function",
     "Node",
+    "SparseRows",
     "Tensor",
     "backward",
     "enable_grad",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.node import Node
+from psframework.autograd.node import Node, Parts
+from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array
 from psframework.errors import ArgumentError, AutogradError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from psframework.autograd.traced import Traced
 
 Key: TypeAlias = "Node | Traced"
+Gradient: TypeAlias = Array | SparseRows
 Seed: TypeAlias = "Array | Traced | None"
 
 _ndarray = np.ndarray
@@ -29,7 +31,7 @@ def backward(
     *,
     retain_graph: bool = False,
     keep: Iterable[Key] = (),
-) -> dict[Key, Array]:
+) -> dict[Key, Gradient]:
     """Gradients of all roots together, with respect to every leaf below them. No `grad` is touched.
 
     Args:
@@ -41,18 +43,50 @@ def backward(
 
     Returns:
         {leaf or kept node: gradient}. The caller owns the leaves' arrays: they share memory with nothing, are
-        C-contiguous and have the leaf's dtype. A kept node's array may be shared: it must not be changed.
+        C-contiguous and have the leaf's dtype; a leaf that only sparse gradients came to has a coalesced
+        SparseRows. A kept node's array may be shared: it must not be changed.
 
     Raises:
         AutogradError: a root does not require grad, the graph was freed, or a saved array was changed.
     """
-    gradients, heap = _start(roots, seeds)
-    kept = frozenset(keep)
-    result: dict[Key, Array] = {}
+    gradients, heap = start(roots, seeds)
+    result = propagate(gradients, heap, retain_graph, frozenset(keep))
+    for key in gradients:
+        result[key] = _finish(cast("Traced", key), gradients)
+    return result
+
+
+def propagate(
+    gradients: dict[Key, Any],
+    heap: list[tuple[int, Node]],
+    retain_graph: bool,
+    kept: frozenset[Key] = frozenset(),
+    floor: int = 0,
+) -> dict[Key, Any]:
+    """Run the rules of all nodes reached whose order is above `floor`, the newest first.
+
+    Args:
+        gradients: what has come to each node and leaf; afterwards what has come to the leaves, and to nodes
+            up to `floor`.
+        heap: (-order, node) of each node in `gradients`.
+        retain_graph: as in `backward`.
+        kept: nodes whose gradients are wanted.
+        floor: order of the newest node that is not run.
+
+    Returns:
+        The gradients of the kept nodes.
+    """
+    result: dict[Key, Any] = {}
     mine: set[Key] = set()  # sums made here: later contributions are added in place
+    narrow: dict[Key, Any] = {}  # sums of 16-bit gradients, kept in float32: what they become in the end
+    stop = -floor
     while heap:
-        node = heappop(heap)[1]
+        order, node = heappop(heap)
+        if order >= stop:
+            break
         gradient = gradients.pop(node)
+        if narrow and node in narrow:
+            gradient = gradient.astype(narrow[node])
         if node.hooks is not None:
             gradient = _run_hooks(node.hooks, gradient)
         if kept and node in kept:
@@ -72,21 +106,44 @@ def backward(
             if edge is None or contribution is None:
                 continue
             if type(contribution) is not _ndarray:
-                contribution = _as_array(contribution, gradient)
+                contribution = _fitted(contribution, edge)
             total = gradients.get(edge)
             if total is None:
                 gradients[edge] = contribution
                 if isinstance(edge, Node):
                     heappush(heap, (-edge.order, edge))
-            elif edge in mine:
-                total += contribution
+            elif edge not in mine:
+                gradients[edge] = _sum(edge, total, contribution, mine, narrow)
+            elif type(contribution) is SparseRows:
+                contribution.add_to(total)
             else:
-                gradients[edge] = _as_array(total + contribution, total)
-                mine.add(edge)
-    # Whatever still refers to a contribution would make it look shared.
-    gradient = contributions = contribution = total = None  # type: ignore[assignment]
-    for key in gradients:
-        result[key] = _finish(cast("Traced", key), gradients)
+                total += contribution
+    return result
+
+
+def _fitted(contribution: Any, edge: Key) -> Any:
+    """What a rule answered, if it is no plain NumPy array, as the engine handles it."""
+    if isinstance(contribution, np.generic):
+        return np.asarray(contribution)  # NumPy answers scalars where arrays without axes went in
+    if isinstance(contribution, SparseRows):
+        # Rules compute with arrays: only leaves get rows.
+        return contribution.to_dense() if isinstance(edge, Node) else contribution
+    return contribution if isinstance(contribution, Parts) else backend.as_array(contribution)
+
+
+def _sum(edge: Key, total: Any, contribution: Any, mine: set[Key], narrow: dict[Key, Any]) -> Any:
+    """The first sum for `edge`; if it is an array, later contributions may be added in place."""
+    if isinstance(contribution, SparseRows):
+        total, contribution = contribution, total
+    if isinstance(total, SparseRows | Parts):
+        result = total + contribution
+        if isinstance(result, SparseRows | Parts):
+            return result
+    else:
+        result = _as_array(backend.widen(total) + contribution, total)
+    if backend.is_narrow(total.dtype):
+        narrow[edge] = total.dtype
+    mine.add(edge)
     return result
 
 
@@ -100,14 +157,15 @@ _CHANGED = (
 )
 
 
-def _start(
+def start(
     roots: Sequence[Traced], seeds: Sequence[Seed] | None
-) -> tuple[dict[Key, Array], list[tuple[int, Node]]]:
+) -> tuple[dict[Key, Any], list[tuple[int, Node]]]:
+    """What `propagate` begins with: the gradients of the roots, and the heap of their nodes."""
     if seeds is None:
         seeds = [None] * len(roots)
     elif len(seeds) != len(roots):
         raise ArgumentError(f"{len(roots)} roots, but {len(seeds)} seeds: give one for each root")
-    gradients: dict[Key, Array] = {}
+    gradients: dict[Key, Any] = {}
     heap: list[tuple[int, Node]] = []
     for root, seed in zip(roots, seeds):
         if not root._requires_grad:
@@ -148,11 +206,13 @@ def _as_array(value: Any, like: Array) -> Array:
     return cast(Array, value) if backend.is_array(value) else backend.array_like(value, like)
 
 
-def _run_hooks(hooks: Iterable[Callable[[Array], Any]], gradient: Array) -> Array:
+def _run_hooks(hooks: Iterable[Callable[[Any], Any]], gradient: Any) -> Any:
     for hook in list(hooks):
         replacement = hook(gradient)
         if replacement is not None:
-            replacement = _as_array(getattr(replacement, "_data", replacement), gradient)
+            replacement = getattr(replacement, "_data", replacement)
+            if not isinstance(replacement, SparseRows):
+                replacement = backend.array_like(replacement, getattr(gradient, "values", gradient))
             if replacement.shape != gradient.shape:
                 raise AutogradError(
                     f"a hook returned shape {replacement.shape} for a gradient of shape {gradient.shape}"
@@ -165,21 +225,26 @@ _box = [object()]
 _ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
 
 
-def _finish(leaf: Traced, gradients: dict[Key, Array]) -> Array:
+def _finish(leaf: Traced, gradients: dict[Key, Any]) -> Gradient:
     """A leaf's gradient as its owner may keep it."""
     shared = getrefcount(gradients[leaf]) > _ALONE
     gradient, data = gradients[leaf], leaf._data
     if gradient.shape != data.shape:
         raise AutogradError(f"gradient of shape {gradient.shape} for a leaf of shape {data.shape}")
+    if isinstance(gradient, SparseRows):
+        shared = True  # its rows or values may be those that a rule holds
+        gradient = gradient.coalesce()
     if leaf.leaf_hooks is not None:
         gradient = _run_hooks(leaf.leaf_hooks, gradient)
         shared = True  # a hook may have kept what it saw, and answered what it keeps
+    if isinstance(gradient, SparseRows):
+        return gradient.coalesce().astype(data.dtype).copy()
     if gradient.dtype != data.dtype:
-        return gradient.astype(data.dtype, order="C")
+        return cast(Array, gradient.astype(data.dtype, order="C"))
     # A rule may answer one array for two inputs, a view, or an array that somebody else holds.
     if shared or gradient.base is not None or not gradient.flags.c_contiguous:
-        return gradient.copy()
-    return gradient
+        return cast(Array, gradient.copy())
+    return cast(Array, gradient)
 
 
 def backward_into_grad(
@@ -190,24 +255,36 @@ def backward_into_grad(
         deposit(cast("Traced", leaf), gradient)
 
 
-def deposit(leaf: Traced, gradient: Array) -> None:
+def deposit(leaf: Traced, gradient: Gradient) -> None:
     """Add `gradient` to `leaf.grad`, or to its buffer; the array passes to the leaf."""
     total, buffer = leaf._grad, leaf.grad_buffer
-    if buffer is None:
+    if buffer is not None:
         if total is None:
-            leaf._grad = gradient
-        elif total.flags.writeable:
-            total += gradient
+            buffer[...] = 0 if isinstance(gradient, SparseRows) else gradient
+            if isinstance(gradient, SparseRows):
+                gradient.add_to(buffer)
+        elif total is buffer:
+            _add_into(buffer, gradient)
         else:
-            leaf._grad = _as_array(total + gradient, gradient)
-        return
-    if total is None:
-        buffer[...] = gradient
-    elif total is buffer:
-        buffer += gradient
+            buffer[...] = total.to_dense() if isinstance(total, SparseRows) else total
+            _add_into(buffer, gradient)
+        leaf._grad = buffer
+    elif total is None:
+        leaf._grad = gradient
+    elif isinstance(total, SparseRows):
+        both = total + gradient
+        leaf._grad = both.coalesce() if isinstance(both, SparseRows) else both
+    elif total.flags.writeable:
+        _add_into(total, gradient)
     else:
-        buffer[...] = total + gradient
-    leaf._grad = buffer
+        leaf._grad = _as_array(gradient + total, total)
+
+
+def _add_into(total: Array, gradient: Gradient) -> None:
+    if isinstance(gradient, SparseRows):
+        gradient.add_to(total)
+    else:
+        total += gradient
 
 
 def grad(
@@ -217,7 +294,7 @@ def grad(
     *,
     retain_graph: bool = False,
     allow_unused: bool = False,
-) -> tuple[Array | None, ...]:
+) -> tuple[Gradient | None, ...]:
     """Gradients of `outputs` with respect to `inputs`, leaves or not; no `grad` is touched.
 
     Args:
@@ -228,7 +305,7 @@ def grad(
         allow_unused: answer None for an input that no output depends on, instead of raising.
 
     Returns:
-        An array for each input.
+        An array for each input, or SparseRows for a leaf that only sparse gradients came to.
     """
     roots = outputs if isinstance(outputs, Sequence) else [outputs]
     wanted = inputs if isinstance(inputs, Sequence) else [inputs]
@@ -248,7 +325,7 @@ def grad(
     )
 
 
-def add_hook(tensor: Traced, hook: Callable[[Array], Any]) -> Callable[[], None]:
+def add_hook(tensor: Traced, hook: Callable[[Any], Any]) -> Callable[[], None]:
     """Call `hook` with the gradient of `tensor` in each backward; the result removes it again."""
     owner: Any = tensor._node
     name = "hooks"

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array
 
 if TYPE_CHECKING:
     from psframework.autograd.traced import Traced
 
 # From the gradient of the output to those of the inputs, in order; None where there is none.
-Rule: TypeAlias = Callable[[Array], Sequence["Array | None"]]
+Rule: TypeAlias = Callable[[Array], Sequence["Array | SparseRows | None"]]
+# The same for an operation with several results: a gradient for each, None for one that nothing depends on.
+RuleOfMany: TypeAlias = Callable[[tuple["Array | None", ...]], Sequence["Array | SparseRows | None"]]
 Edge: TypeAlias = "Node | Traced | None"
 # Shared by all tensors over one piece of memory: its first item counts changes in place, and a second item
 # says that views of that memory exist.
@@ -47,3 +50,30 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<Node {self.name}>"
+
+
+class Parts:
+    """Gradients of an operation with several results, as far as they have come.
+
+    Such an operation is one node, and each result has a light node above it, whose rule hands its gradient
+    down as the part that it is. The engine adds parts as it adds arrays.
+    """
+
+    __slots__ = ("gradients",)
+
+    def __init__(self, gradients: tuple[Array | None, ...]) -> None:
+        self.gradients = gradients
+
+    def __add__(self, other: Parts) -> Parts:
+        pairs = zip(self.gradients, other.gradients)
+        return Parts(tuple([b if a is None else a if b is None else a + b for a, b in pairs]))
+
+
+def part_rule(index: int, count: int) -> Rule:
+    """The rule of the node of result `index` of `count`."""
+    before, after = (None,) * index, (None,) * (count - index - 1)
+
+    def rule(gradient: Array) -> Any:
+        return (Parts((*before, gradient, *after)),)
+
+    return rule

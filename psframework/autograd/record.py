@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.node import Edge, Node, Rule, Version
+from psframework.autograd.node import Edge, Node, Parts, Rule, RuleOfMany, Version, part_rule
 from psframework.autograd.tensor import Operand, Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError, PsfError
@@ -68,14 +68,22 @@ def record(
         saved: those inputs whose arrays `rule` holds, so that changing them in place is noticed.
         saves_output: whether `rule` holds `data`.
     """
-    edges = tuple(
+    return record_node(name, data, rule, edges_of(inputs), versions_of(saved), saves_output)
+
+
+def edges_of(inputs: Sequence[object]) -> tuple[Edge, ...]:
+    """For each input the node that made it, the tensor itself if it is a leaf, None for a constant."""
+    return tuple(
         [
             (value._node or value) if isinstance(value, Tensor) and value._requires_grad else None
             for value in inputs
         ]
     )
-    versions = tuple([(value._version, value._version[0]) for value in saved if isinstance(value, Tensor)])
-    return record_node(name, data, rule, edges, versions, saves_output)
+
+
+def versions_of(saved: Sequence[object]) -> tuple[tuple[Version, int], ...]:
+    """(version, its count now) of each tensor."""
+    return tuple([(value._version, value._version[0]) for value in saved if isinstance(value, Tensor)])
 
 
 def record_node(
@@ -95,6 +103,43 @@ def record_node(
     result._version = version
     result._grad = result.grad_buffer = result.leaf_hooks = None
     return result
+
+
+def record_many(
+    name: str,
+    datas: Sequence[Array],
+    rule: RuleOfMany,
+    inputs: tuple[object, ...],
+    saved: tuple[object, ...] = (),
+    saves_output: bool = False,
+) -> tuple[Tensor, ...]:
+    """As `record`, for an operation with several results.
+
+    Args:
+        name: of the operation, for messages.
+        datas: its results.
+        rule: a tuple with one gradient for each result (None for one that nothing depends on) -> gradients of
+            `inputs`, in order.
+        inputs: tensors, and anything else as constants.
+        saved: those inputs whose arrays `rule` holds.
+        saves_output: whether `rule` holds any of `datas`.
+
+    Returns:
+        A tensor for each result.
+    """
+    # Results of no floating dtype (indices, masks) are constants.
+    node = Node(name, lambda parts: rule(cast(Parts, parts).gradients), edges_of(inputs), versions_of(saved))
+    results = tuple(
+        [
+            record_node(name, data, part_rule(i, len(datas)), (node,), ())
+            if backend.is_floating(data.dtype)
+            else constant(data)
+            for i, data in enumerate(datas)
+        ]
+    )
+    if saves_output:
+        node.saved += versions_of(results)
+    return results
 
 
 def share_memory(view: Tensor, base: Tensor) -> Tensor:
@@ -159,8 +204,9 @@ def explain(name: str, error: Exception, *operands: object) -> ArgumentError:
     arrays = list(_arrays(operands))
     devices = list(dict.fromkeys(_device_name(array) for array in arrays))
     if len(devices) > 1:
+        target = max(devices, key=lambda device: device != "cpu")
         return ArgumentError(
-            f"{name}: operands are on {' and '.join(devices)}: move one with .to({devices[-1]!r})"
+            f"{name}: operands are on {' and '.join(devices)}: move one with .to({target!r})"
         )
     # An index that is out of range stays an IndexError: it ends a loop over a sequence.
     kind = _BadIndex if isinstance(error, IndexError) else ArgumentError

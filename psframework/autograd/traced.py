@@ -11,6 +11,7 @@ import numpy as np
 from psframework import backend
 from psframework.autograd import engine
 from psframework.autograd.node import Node, Version
+from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError, AutogradError
 
@@ -35,7 +36,7 @@ class Traced:
     __array_ufunc__ = None  # so that `array + tensor` asks this class
 
     _data: Array
-    _grad: Array | None
+    _grad: Array | SparseRows | None
     _node: Node | None
     _requires_grad: bool
     _version: Version
@@ -67,14 +68,17 @@ class Traced:
         self._data = array
 
     @property
-    def grad(self) -> Array | None:
-        """The accumulated gradient of a leaf, an array of its shape and dtype; None before the first."""
+    def grad(self) -> Any:
+        """The accumulated gradient of a leaf, an array of its shape and dtype; None before the first.
+
+        A SparseRows for a leaf that only sparse gradients came to (`nn.Embedding(..., sparse=True)`).
+        """
         return self._grad
 
     @grad.setter
-    def grad(self, array: Array | None) -> None:
+    def grad(self, array: Array | SparseRows | None) -> None:
         if array is not None:
-            if not backend.is_array(array):
+            if not backend.is_array(array) and not isinstance(array, SparseRows):
                 raise ArgumentError(f"Tensor.grad must be an array or None, not {type(array).__name__}")
             if array.shape != self._data.shape:
                 raise ArgumentError(f"gradient of shape {array.shape} for a tensor of shape {self.shape}")
@@ -137,6 +141,13 @@ class Traced:
     def version(self) -> int:
         """How often Tensor operations changed this memory in place."""
         return self._version[0]
+
+    def bump_version(self) -> None:
+        """Note that this memory was changed by other means than Tensor operations.
+
+        A graph that needs the old values then raises in its backward, instead of computing wrong gradients.
+        """
+        self._version[0] += 1
 
     def backward(self, seed: Array | Traced | None = None, retain_graph: bool = False) -> None:
         """Add this tensor's gradient with respect to every leaf below it to the leaf's `grad`.

@@ -19,6 +19,7 @@ from psframework.autograd.ops import (
 )
 from psframework.autograd.ops.matmul import linear, matmul
 from psframework.autograd.ops.softmax import log_softmax, softmax
+from psframework.errors import ArgumentError
 from psframework.testing.strict_device import StrictDevice
 
 rng = np.random.default_rng(12)
@@ -137,5 +138,5 @@ def test_what_takes_more_than_tensors(device):
 
 def test_host_arrays_do_not_mix(device):
     t = Tensor(device.to_device(A), True)
-    with pytest.raises(TypeError, match="NumPy array was given to gpu-0"):
+    with pytest.raises(ArgumentError, match="add: operands are on gpu-0 and cpu: move one with"):
         t + B

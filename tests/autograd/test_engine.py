@@ -319,3 +319,17 @@ def test_one_root_twice_without_axes_is_still_an_array():
     x = tensor(2.0, requires_grad=True)
     (gradient,) = backward([x, x]).values()
     assert isinstance(gradient, np.ndarray) and gradient == 2.0
+
+
+def test_16_bit_gradients_are_summed_in_float32():
+    x = tensor(np.ones(1, np.float16), True)
+    h = x * 1
+    total = sum((h * 0.1 for _ in range(4000)), start=h * 0)
+    seen = []
+    h.register_hook(seen.append)
+    total.backward()
+    assert seen[0].dtype == x.grad.dtype == np.float16
+    np.testing.assert_allclose(x.grad, 400, rtol=1e-3)
+    y = tensor(np.ones(1, np.float16), True)
+    sum((y * 0.1 for _ in range(4000)), start=y * 0).backward()
+    np.testing.assert_allclose(y.grad, 400, rtol=1e-3)

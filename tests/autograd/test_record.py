@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 
 from psframework import backend
-from psframework.autograd import no_grad, tensor
+from psframework.autograd import backward, grad, no_grad, tensor
 from psframework.autograd.record import (
     as_tensor,
     constant,
     explain,
     guarded,
     record,
+    record_many,
     recording,
     share_memory,
     sum_to,
@@ -105,3 +106,75 @@ def test_operands_on_two_devices_are_told_with_the_fix(monkeypatch):
         ArgumentError, match=r"mix: operands are on cpu and gpu-0: move one with \.to\('gpu-0'\)"
     ):
         mix(tensor(np.ones(2)), constant(there))
+
+
+def split(x, inputs=None):
+    """(2x, x squared, the index of the largest) of a vector."""
+    data = x.data
+
+    def rule(gradients):
+        seen.append(gradients)
+        double, square, index = gradients
+        assert index is None
+        total = np.zeros_like(data)
+        if double is not None:
+            total += 2 * double
+        if square is not None:
+            total += 2 * data * square
+        return (total,)
+
+    seen = []
+    results = record_many("split", (2 * data, data**2, data.argmax(keepdims=True)), rule, (x,), (x,))
+    return results, seen
+
+
+X = np.array([1.0, 3.0])
+
+
+def test_several_results_and_one_node():
+    x = tensor(X, True)
+    (double, square, index), seen = split(x)
+    assert double.requires_grad and square.requires_grad and not index.requires_grad
+    (double.sum() + (square * 3).sum()).backward()
+    assert len(seen) == 1
+    np.testing.assert_array_equal(x.grad, 2 + 6 * X)
+
+
+def test_unused_results_have_no_gradient():
+    x = tensor(X, True)
+    (_, square, _), seen = split(x)
+    square.sum().backward()
+    assert seen[0][0] is None
+    np.testing.assert_array_equal(x.grad, 2 * X)
+
+
+def test_each_result_has_hooks_and_a_gradient_of_its_own():
+    x = tensor(X, True)
+    (double, square, _), _ = split(x)
+    double.register_hook(lambda g: g * 10)
+    into_double, into_square, into_x = grad((double + square * square).sum(), [double, square, x])
+    np.testing.assert_array_equal(into_double, [10, 10])
+    np.testing.assert_array_equal(into_square, 2 * X**2)
+    np.testing.assert_array_equal(into_x, 20 + 4 * X**3)
+
+
+def test_the_graph_of_several_results_is_freed_kept_and_guarded():
+    x = tensor(X, True)
+    (double, square, _), _ = split(x)
+    backward([double, square], [X, X], retain_graph=True)
+    backward([square], [X])
+    with pytest.raises(AutogradError, match="'split' was freed"):
+        backward([double], [X])
+    (double, _, _), _ = split(x)
+    x.bump_version()
+    with pytest.raises(AutogradError, match="'split' needs was changed in place 1 time"):
+        double.sum().backward()
+
+
+def test_a_saved_result_of_several_is_guarded():
+    x = tensor(X, True)
+    out = np.exp(X)
+    first, second = record_many("both", (out, -out), lambda g: (g[0] * out,), (x,), saves_output=True)
+    second.bump_version()
+    with pytest.raises(AutogradError, match="'both' needs was changed"):
+        first.sum().backward()
