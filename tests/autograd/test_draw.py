@@ -1,0 +1,67 @@
+"""Pictures of graphs are read back as XML: every box and every edge is there."""
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from psframework.autograd import Tensor, tensor
+from psframework.autograd.draw import draw
+from psframework.errors import ArgumentError
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def read(drawing):
+    root = ElementTree.fromstring(drawing.svg)
+    boxes = [(g.get("class"), [t.text for t in g.findall(f"{SVG}text")]) for g in root.findall(f"{SVG}g")]
+    edges = [path for path in root.findall(f"{SVG}path") if path.get("marker-end")]
+    return boxes, len(edges)
+
+
+def test_operations_leaves_and_edges(tmp_path):
+    w, x = tensor(np.ones((3, 2)), True), tensor(np.ones((4, 2)), True)
+    loss = ((x @ w.T).relu() ** 2).sum()
+    drawing = draw(loss, tmp_path / "deep" / "graph.svg", names={"w <&>": w})
+    assert (tmp_path / "deep" / "graph.svg").read_text() == drawing.svg == drawing._repr_svg_()
+    boxes, edges = read(drawing)
+    kinds = {lines[0]: kind for kind, lines in boxes}
+    assert kinds == {
+        "sum": "root", "power": "op", "relu": "op", "matmul": "op", "transpose": "op",
+        "w <&>": "leaf", "leaf": "leaf",
+    }  # fmt: skip
+    assert edges == 6
+    assert ["w <&>", "(3, 2) float64"] in [lines for _, lines in boxes]
+
+
+def test_what_the_backward_keeps_and_what_it_freed():
+    x = tensor(np.ones(1 << 17), True)
+    loss = (x * np.ones(1 << 17)).sum()
+    boxes, _ = read(draw(loss, None))
+    assert ("op", ["multiply", "keeps 1 MiB"]) in boxes
+    loss.backward()
+    boxes, edges = read(draw(loss, None))
+    assert boxes == [("root freed", ["sum"])] and edges == 0
+
+
+def test_a_tensor_used_twice_has_one_box_and_an_operation_used_twice_one_edge_each():
+    x = tensor(1.0, True, dtype=float)
+    y = x * x
+    boxes, edges = read(draw([y + 1, y.exp()], None))
+    assert sorted(lines[0] for _, lines in boxes) == ["add", "exp", "leaf", "multiply"]
+    assert edges == 3
+
+
+def test_a_large_graph_is_cut_and_a_deep_one_does_not_recurse():
+    x = y = tensor(1.0, True, dtype=float)
+    for _ in range(5000):
+        y = y + x
+    boxes, edges = read(draw(y, None, limit=20))
+    assert len(boxes) == 21 and boxes[-1][0] == "more" and edges >= 20
+
+
+def test_what_has_no_graph():
+    with pytest.raises(ArgumentError, match="requires grad"):
+        draw(Tensor(np.ones(1)), None)
+    leaf = tensor(np.ones(1), True)
+    assert [kind for kind, _ in read(draw(leaf, None))[0]] == ["root"]
