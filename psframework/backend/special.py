@@ -36,8 +36,10 @@ def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 def erf(array: Array) -> Array:
     """The error function of float32 or float64. NumPy has none, and SciPy is no dependency."""
-    if xp(array) is not np:
-        return cast(Array, importlib.import_module("cupyx.scipy.special").erf(array))
+    module = xp(array)
+    if module is not np:  # CuPy keeps it elsewhere
+        own = getattr(module, "erf", None) or importlib.import_module("cupyx.scipy.special").erf
+        return cast(Array, own(array))
     if array.dtype != _FLOAT32:
         return np.asarray(_exact_erf(array)).astype(np.float64)
     x = np.asarray(np.clip(array, -4, 4)).reshape(array.shape)

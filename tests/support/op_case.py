@@ -68,7 +68,7 @@ def dense(gradient: Any) -> Any:
 def strided_copy(array: Array) -> Array:
     """The same values in memory that is neither contiguous nor in order."""
     if not array.ndim:
-        return np.stack([array, array])[1]
+        return np.stack([array, array])[1, ...]
     backwards = array[(slice(None, None, -1),) * array.ndim]
     wide = np.repeat(backwards.swapaxes(0, -1), 2, axis=0).copy()
     return wide[::2].swapaxes(0, -1)[(slice(None, None, -1),) * array.ndim]
