@@ -1,4 +1,7 @@
-"""Changes in place: they raise the memory's version, so that a backward that needs the old values notices."""
+"""Changes in place, recorded where they take part in a graph.
+
+They raise the memory's version, so that a backward that needs the old values notices.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,20 @@ from typing import Any
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.ops import arithmetic
-from psframework.autograd.ops.index import plain_key
-from psframework.autograd.record import needs_grad, value_of
+from psframework.autograd.ops.index import plain_key, put_rule, tensors_in
+from psframework.autograd.record import explain, needs_grad, record, value_of
 from psframework.autograd.tensor import Operand, Tensor
-from psframework.errors import ArgumentError, AutogradError
+from psframework.errors import AutogradError
 
 
 def _guard(name: str, target: Tensor, other: object) -> bool:
     """Whether the change has to be recorded; raises where it can't be."""
     if not is_grad_enabled() or not (target._requires_grad or needs_grad(other)):
         return False
+    if not backend.is_floating(target.dtype):
+        raise AutogradError(
+            f"{name}: a tensor of dtype {target.dtype} can't hold what requires grad: convert it by astype"
+        )
     if target._node is None and target._requires_grad:
         raise AutogradError(
             f"{name}: a leaf that requires grad can be changed in place under no_grad() only; or assign .data"
@@ -35,8 +42,7 @@ def _write(name: str, target: Tensor, key: Any, value: Any) -> None:
     try:
         target._data[key] = value
     except (ValueError, TypeError, IndexError) as error:
-        shape = getattr(value, "shape", ())
-        raise ArgumentError(f"{name}: {shape} does not fit into shape {target.shape}: {error}") from error
+        raise explain(name, error, target, key, value) from error
     target._version[0] += 1
 
 
@@ -53,9 +59,13 @@ def _update(
         return target
     result = compute(target, other)
     _write(name, target, ..., result._data)
-    # From here on the tensor is the result; its old self lives on in the graph only.
-    target._node, target._requires_grad = result._node, result._requires_grad
+    _become(target, result)
     return target
+
+
+def _become(target: Tensor, result: Tensor) -> None:
+    """From here on `target` is the result; its old self lives on in the graph only."""
+    target._node, target._requires_grad = result._node, result._requires_grad
 
 
 def add_(target: Tensor, other: Operand) -> Tensor:
@@ -79,17 +89,18 @@ def divide_(target: Tensor, other: Operand) -> Tensor:
 
 
 def assign(target: Tensor, key: Any, value: Operand) -> None:
-    """`target[key] = value`, in place; only outside of a graph.
+    """`target[key] = value`, in place and recorded: what was at `key` has no gradient, `value` has its own.
 
     Raises:
-        AutogradError: `target` or `value` takes part in a graph: use `where`, `concatenate` or `stack`.
+        AutogradError: `target` is a leaf that requires grad, or other tensors are views of its memory.
+        ArgumentError: `value` does not fit.
     """
-    if is_grad_enabled() and (target._requires_grad or needs_grad(value)):
-        raise AutogradError(
-            "assignment to an index is not recorded: do it under no_grad(), or build the tensor by where, "
-            "concatenate or stack"
-        )
-    plain = value._data if isinstance(value, Tensor) else value
+    plain: Any = value._data if isinstance(value, Tensor) else value
     if not backend.is_array(plain):
         plain = backend.array_like(plain, target._data)
-    _write("assign", target, plain_key(key), plain)
+    recorded = _guard("assign", target, value)
+    place = plain_key(key, target._data)
+    _write("assign", target, place, plain)
+    if recorded:
+        rule = put_rule(place, target, value)
+        _become(target, record("assign", target._data, rule, (target, value), tensors_in(key)))

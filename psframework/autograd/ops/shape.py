@@ -1,4 +1,4 @@
-"""Operations that move elements without computing: reshape, transpose, expand, concatenate, stack."""
+"""Another shape over the same elements: reshape, transpose, expand; views wherever memory allows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_view(out: Array, data: Array) -> bool:
     return out.base is not None and (out.base is data or out.base is data.base)
 
 
-def _viewed(name: str, x: Tensor, out: Array, undo: Callable[[Array], Array]) -> Tensor:
+def viewed(name: str, x: Tensor, out: Array, undo: Callable[[Array], Array]) -> Tensor:
     """The result of an operation that may share memory with `x`; `undo` maps its gradient back."""
     result = record(name, out, lambda g: (undo(g),), (x,)) if recording(x) else constant(out)
     return share_memory(result, x) if is_view(out, x._data) else result
@@ -36,7 +36,7 @@ def reshape(x: Tensor | Array, shape: int | Sequence[int]) -> Tensor:
             f"reshape: {data.size} elements of shape {data.shape} into {shape}: {error}"
         ) from error
     old = data.shape
-    return _viewed("reshape", x, out, lambda g: g.reshape(old))
+    return viewed("reshape", x, out, lambda g: g.reshape(old))
 
 
 def transpose(x: Tensor | Array, axes: Sequence[int] | None = None) -> Tensor:
@@ -44,19 +44,19 @@ def transpose(x: Tensor | Array, axes: Sequence[int] | None = None) -> Tensor:
     x = as_tensor(x, "transpose")
     data = x._data
     if axes is None:
-        return _viewed("transpose", x, data.T, lambda g: g.T)
+        return viewed("transpose", x, data.T, lambda g: g.T)
     order = [i % data.ndim if -data.ndim <= i < data.ndim else i for i in axes]
     if sorted(order) != list(range(data.ndim)):
         raise ArgumentError(f"transpose: {tuple(axes)} is no order of {data.ndim} axes")
     inverse = tuple(int(i) for i in np.argsort(order))
-    return _viewed("transpose", x, data.transpose(order), lambda g: g.transpose(inverse))
+    return viewed("transpose", x, data.transpose(order), lambda g: g.transpose(inverse))
 
 
 def swapaxes(x: Tensor | Array, first: int, second: int) -> Tensor:
     """`x` with two axes exchanged."""
     x = as_tensor(x, "swapaxes")
     normal_axes("swapaxes", x.ndim, first), normal_axes("swapaxes", x.ndim, second)
-    return _viewed("swapaxes", x, x._data.swapaxes(first, second), lambda g: g.swapaxes(first, second))
+    return viewed("swapaxes", x, x._data.swapaxes(first, second), lambda g: g.swapaxes(first, second))
 
 
 def flatten(x: Tensor | Array, start_axis: int = 0, end_axis: int = -1) -> Tensor:
@@ -114,40 +114,65 @@ def expand(x: Tensor | Array, shape: Sequence[int]) -> Tensor:
     return share_memory(result, x)
 
 
-def concatenate(tensors: Sequence[Tensor | Array], axis: int = 0) -> Tensor:
-    """The tensors one after the other along `axis`."""
-    parts = [as_tensor(t, "concatenate") for t in tensors]
-    if not parts:
-        raise ArgumentError("concatenate: no tensors")
-    arrays = [t._data for t in parts]
-    (place,) = normal_axes("concatenate", arrays[0].ndim, axis)
-    try:
-        out = backend.xp(arrays[0]).concatenate(arrays, axis=place)
-    except ValueError as error:
-        shapes = [a.shape for a in arrays]
-        raise ArgumentError(f"concatenate: shapes {shapes} differ outside axis {axis}: {error}") from error
-    if not recording(*parts):
-        return constant(out)
-    ends = np.cumsum([a.shape[place] for a in arrays]).tolist()
-    kinds = [a.dtype if t._requires_grad else None for t, a in zip(parts, arrays)]
-    before = (slice(None),) * place
-
-    def rule(gradient: Array) -> Sequence[Array | None]:
-        starts = [0, *ends[:-1]]
-        return [
-            None if kind is None else gradient[(*before, slice(i, j))].astype(kind, copy=False)
-            for i, j, kind in zip(starts, ends, kinds)
-        ]
-
-    return record("concatenate", out, rule, tuple(parts))
+def broadcast_to(x: Tensor | Array, shape: int | Sequence[int]) -> Tensor:
+    """`x` repeated, without copying, to a shape that it broadcasts to."""
+    target = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if any(n < 0 for n in target):
+        raise ArgumentError(f"broadcast_to: a negative length in {target}")
+    return expand(x, target)
 
 
-def stack(tensors: Sequence[Tensor | Array], axis: int = 0) -> Tensor:
-    """Tensors of one shape along a new axis."""
-    parts = [as_tensor(t, "stack") for t in tensors]
-    if not parts or any(t.shape != parts[0].shape for t in parts):
-        raise ArgumentError(f"stack: one or more tensors of one shape, got {[t.shape for t in parts]}")
-    return concatenate([unsqueeze(t, axis) for t in parts], axis)
+def expand_dims(x: Tensor | Array, axis: int | Sequence[int]) -> Tensor:
+    """`x` with new axes of length 1 that are, in the result, the axes named."""
+    x = as_tensor(x, "expand_dims")
+    ndim = x.ndim + (1 if isinstance(axis, int | np.integer) else len(axis))
+    places = _places("expand_dims", ndim, axis)
+    lengths = iter(x._data.shape)
+    return reshape(x, tuple(1 if i in places else next(lengths) for i in range(ndim)))
+
+
+def ravel(x: Tensor | Array) -> Tensor:
+    """`x` as one axis: a view where the memory allows it."""
+    return reshape(x, -1)
+
+
+def moveaxis(x: Tensor | Array, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """`x` with the axes `source` moved to the places `destination`, the others in their order."""
+    x = as_tensor(x, "moveaxis")
+    old, new = _places("moveaxis", x.ndim, source), _places("moveaxis", x.ndim, destination)
+    if len(old) != len(new):
+        raise ArgumentError(f"moveaxis: {len(old)} axes to {len(new)} places")
+    order = [i for i in range(x.ndim) if i not in old]
+    for place, axis in sorted(zip(new, old)):
+        order.insert(place, axis)
+    return transpose(x, order)
+
+
+def _places(name: str, ndim: int, axes: int | Sequence[int]) -> list[int]:
+    """The axes as numbers from 0, in the order given."""
+    given = (axes,) if isinstance(axes, int | np.integer) else tuple(axes)
+    normal_axes(name, ndim, given)
+    return [int(i) % ndim for i in given]
+
+
+def atleast_1d(x: Tensor | Array) -> Tensor:
+    """`x`, a number as a vector of one."""
+    x = as_tensor(x, "atleast_1d")
+    return x if x.ndim else reshape(x, (1,))
+
+
+def atleast_2d(x: Tensor | Array) -> Tensor:
+    """`x`, a vector as one row."""
+    x = as_tensor(x, "atleast_2d")
+    return x if x.ndim > 1 else reshape(x, (1, x.size))
+
+
+def atleast_3d(x: Tensor | Array) -> Tensor:
+    """`x`, a vector as (1, n, 1), a matrix as (m, n, 1)."""
+    x = as_tensor(x, "atleast_3d")
+    if x.ndim > 2:
+        return x
+    return reshape(x, (*x.shape, 1) if x.ndim == 2 else (1, x.size, 1))
 
 
 def detach(x: Tensor) -> Tensor:

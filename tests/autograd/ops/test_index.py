@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from psframework.autograd import tensor
-from psframework.autograd.ops.index import index, scatter_add
+from psframework.autograd.ops.index import add_at, index
 from psframework.errors import ArgumentError
 from psframework.testing.gradcheck import gradcheck
 
@@ -52,7 +52,7 @@ def test_repeated_rows_equal_add_at(shape):
     rows = rng.integers(-50, 50, 400)
     values = rng.standard_normal((400, *shape[1:]))
     ours, theirs = np.zeros(shape), np.zeros(shape)
-    scatter_add(ours, rows, values)
+    add_at(ours, rows, values)
     np.add.at(theirs, rows, values)
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
@@ -64,10 +64,12 @@ def test_iteration_ends():
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        (7, r"7 into shape \(5, 4, 3\)"),
+        (7, r"index 7: .*\(5, 4, 3\)"),
         (np.array([9]), "out of bounds"),
         ((0, 0, 0, 0), "too many"),
-        ("a", "'a'"),
+        ("a", "index 'a'"),
+        ((0, np.zeros((2, 3), bool)), r"index \(0, ndarray of shape \(2, 3\)\)"),
+        ([0, "x"], "index"),
     ],
 )
 def test_bad_input(key, words):

@@ -3,6 +3,7 @@ import pytest
 
 from psframework.autograd import no_grad, tensor
 from psframework.errors import ArgumentError, AutogradError
+from psframework.testing.gradcheck import gradcheck
 
 X = np.array([1.0, 2.0, 3.0])
 
@@ -60,19 +61,81 @@ def test_views_forbid_a_recorded_change():
         first += 1
 
 
-def test_assignment_is_not_recorded():
+KEYS = {
+    "slice": slice(1, 3),
+    "element": 1,
+    "all": ...,
+    "mask": np.array([True, False, True]),
+    "rows": np.array([2, 0]),
+    "tensor": tensor(np.array([0, -1])),
+    "list": [0, 2],
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_assignment_is_recorded(key):
+    key = KEYS[key]
+    value = tensor(X)[key].data
+
+    def op(x, y):
+        h = tensor(x) * 2 if x is X else x * 2
+        h[key] = y * y
+        return h * h
+
+    gradcheck(op, [X.copy(), np.array(value)])
+    gradcheck(lambda x: op(x, np.array(value)), [X.copy()])
+    gradcheck(lambda y: op(X, y), [np.array(value)])
+
+
+def test_assigned_values_broadcast_and_build_a_constant():
+    def rows(a, b):
+        out = tensor(np.zeros((3, 2)))
+        out[0] = a  # (1, 2) into (2,)
+        out[1:] = b  # () into (2, 2)
+        return out
+
+    gradcheck(rows, [np.array([[1.0, 2.0]]), np.array(3.0)])
+
+
+def test_of_values_for_one_place_the_last_counts():
+    x, values = tensor(X * 1, True), tensor(np.array([5.0, 6.0, 7.0]), True)
+    h = x * 1
+    h[np.array([0, 2, 0])] = values
+    np.testing.assert_array_equal(h.data, [7, 2, 6])
+    h.sum().backward()
+    np.testing.assert_array_equal(x.grad, [0, 1, 0])
+    np.testing.assert_array_equal(values.grad, [0, 1, 1])
+
+
+def test_assignment_is_noticed_by_who_saved_the_array():
     x = tensor(X, True)
-    for target, value in ((x * 1, 0.0), (tensor(np.zeros(3)), x)):
-        with pytest.raises(AutogradError, match="where, concatenate or stack"):
-            target[:] = value
+    h = x * 1
+    squared = h * h
+    h[0] = 0.0
+    with pytest.raises(AutogradError, match=r"'multiply'.*changed in place"):
+        squared.sum().backward()
+
+
+def test_assignment_is_refused_where_its_gradient_would_be_wrong():
+    x = tensor(X, True)
+    with pytest.raises(AutogradError, match=r"assign: a leaf that requires grad.*no_grad"):
+        x[0] = 1.0
+    h = x * 1
+    first = h[:1]
+    with pytest.raises(AutogradError, match="assign: views share this memory"):
+        h[1] = first
+    counts = tensor(np.zeros(3, np.int64))
+    with pytest.raises(AutogradError, match="assign: a tensor of dtype int64 can't hold"):
+        counts[:] = x
+    np.testing.assert_array_equal(h.data, X)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: t.__iadd__(np.zeros((2, 3))), r"add_: \(2, 3\) does not fit into shape \(3,\)"),
-        (lambda t: t.__setitem__(slice(2), np.zeros(3)), "does not fit"),
-        (lambda t: t.__setitem__(9, 1.0), "does not fit"),
+        (lambda t: t.__iadd__(np.zeros((2, 3))), r"add_: .*\(3,\) float64, \(2, 3\)"),
+        (lambda t: t.__setitem__(slice(2), np.zeros(3)), "assign: could not broadcast"),
+        (lambda t: t.__setitem__(9, 1.0), "assign: index 9 is out of bounds"),
         (lambda t: t.__imul__("a"), "takes tensors, arrays and numbers"),
     ],
 )
