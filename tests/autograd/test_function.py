@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from psframework.autograd import Function, no_grad, tensor
+from psframework.autograd import Function, SparseRows, no_grad, tensor
 from psframework.errors import AutogradError
 from psframework.testing.gradcheck import gradcheck
 
@@ -89,3 +89,45 @@ def test_a_forward_that_returns_a_tensor():
 def test_both_methods_are_needed():
     with pytest.raises(NotImplementedError):
         Function.apply(1)
+
+
+class Halves(Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.half, ctx.scale = len(x) // 2, scale
+        return scale * x[: ctx.half], scale * x[ctx.half :]
+
+    @staticmethod
+    def backward(ctx, first, second):
+        zeros = np.zeros(ctx.half)
+        return ctx.scale * np.concatenate([zeros if g is None else g for g in (first, second)]), None
+
+
+def test_several_results():
+    def both(x):
+        first, second = Halves.apply(x, 3.0)
+        return first * second
+
+    gradcheck(both, [np.arange(1.0, 5)])
+    x = tensor(np.ones(4), True)
+    Halves.apply(x, 3.0)[1].sum().backward()
+    np.testing.assert_array_equal(x.grad, [0, 0, 3, 3])
+    with no_grad():
+        first, _ = Halves.apply(x, 3.0)
+    assert not first.requires_grad
+
+
+def test_rows_as_a_gradient():
+    class Rows(Function):
+        @staticmethod
+        def forward(ctx, table, ids):
+            ctx.ids, ctx.shape = ids, table.shape
+            return table[ids]
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return SparseRows(ctx.ids, gradient, ctx.shape), None
+
+    t = tensor(np.ones((4, 2)), True)
+    Rows.apply(t, np.array([1, 1])).sum().backward()
+    np.testing.assert_array_equal(t.grad.values, [[2, 2]])
