@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from psframework import autograd, data, nn, optim
     from psframework.autograd import Function, Tensor, enable_grad, is_grad_enabled, no_grad, ops
     from psframework.autograd.tensor import tensor as tensor
+    from psframework.backend import device
     from psframework.cluster.connect import connect
     from psframework.cluster.handle import Cluster, current_cluster
     from psframework.cluster.local import LocalCluster, local_cluster
@@ -64,6 +65,7 @@ _HOMES = {
         "ops",
         "tensor",
     ),
+    "psframework.backend": ("device",),
     "psframework.cluster.connect": ("connect",),
     "psframework.cluster.handle": ("Cluster", "current_cluster"),
     "psframework.cluster.local": ("LocalCluster", "local_cluster"),
@@ -139,6 +141,7 @@ __all__ = [
     "connect",
     "current_cluster",
     "data",
+    "device",
     "enable_grad",
     "is_grad_enabled",
     "local_cluster",

@@ -16,7 +16,7 @@ NAMES = {
     # the parameter server
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
-    "Function", "Tensor", "autograd", "data", "enable_grad", "is_grad_enabled", "manual_seed", "nn",
+    "Function", "Tensor", "autograd", "data", "device", "enable_grad", "is_grad_enabled", "manual_seed", "nn",
     "no_grad", "ops", "optim", "tensor",
     # errors
     "AddressInUse", "ArgumentError", "AutogradError", "CheckpointError", "CollectiveMismatch",

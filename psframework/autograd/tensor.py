@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.traced import Traced
-from psframework.backend import Array
+from psframework.autograd.placed import Placed
+from psframework.backend import Array, Device
 from psframework.errors import ArgumentError
 
 Number: TypeAlias = int | float | bool
@@ -17,7 +17,7 @@ Operand: TypeAlias = "Tensor | Array | Number | np.generic"
 Axis: TypeAlias = int | tuple[int, ...] | None
 
 
-class Tensor(Traced):
+class Tensor(Placed):
     """An array that operations record a graph over, so that gradients can be computed.
 
     Operators and methods are those of arrays: `x @ w + b`, `x.sum(axis=0)`. Each calls a function of `ops`.
@@ -237,16 +237,20 @@ class Tensor(Traced):
         return _ops.transpose(self)
 
 
-def tensor(data: Any, requires_grad: bool = False, *, dtype: Any = None) -> Tensor:
+def tensor(
+    data: Any, requires_grad: bool = False, *, dtype: Any = None, device: str | Device | None = None
+) -> Tensor:
     """A tensor over a copy of `data`.
 
     Args:
         data: an array, a Tensor, a number, or nested lists of numbers. The dtype is kept.
         requires_grad: whether `backward` gives it a gradient.
         dtype: convert to this dtype.
+        device: where to; by default arrays of a GPU stay there, and all else goes to the current device
+            (`with psf.device(...):`).
 
     Raises:
-        ArgumentError: something that no array of numbers can be made of.
+        ArgumentError: something that no array of numbers can be made of, or no such device.
         AutogradError: `requires_grad` for a dtype that is not floating.
     """
     source = data._data if isinstance(data, Tensor) else data
@@ -259,6 +263,10 @@ def tensor(data: Any, requires_grad: bool = False, *, dtype: Any = None) -> Tens
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"no tensor can be made of {type(data).__name__}: {error}") from error
     backend.dtype_name(array.dtype)
+    if device is None and type(array) is np.ndarray:
+        device = backend.current_device()
+    if device is not None:
+        array = backend.to_device(array, device)
     return Tensor(array, requires_grad)
 
 

@@ -6,13 +6,15 @@ from psframework.backend.arrays import (
     cupy,
     forget_namespace,
     is_array,
+    largest,
     register_namespace,
+    smallest,
     widen,
     xp,
 )
-from psframework.backend.arrays import (
-    _namespaces as _namespaces,
-)
+from psframework.backend.arrays import _namespaces as _namespaces
+from psframework.backend.cuda import CudaPlatform
+from psframework.backend.devices import CPU, Device, current_device, device, device_of
 from psframework.backend.dtypes import (
     DType,
     bfloat16,
@@ -21,25 +23,46 @@ from psframework.backend.dtypes import (
     is_floating,
     is_narrow,
 )
+from psframework.backend.platforms import Platform, forget_platform, register_platform
+from psframework.backend.scopes import follow
 from psframework.backend.special import erf
-from psframework.backend.transfer import array_like, asnumpy
+from psframework.backend.streams import Event, Stream
+from psframework.backend.transfer import array_like, asnumpy, pinned_empty, stream, to_device
+
+register_platform(CudaPlatform())
 
 __all__ = [
+    "CPU",
     "Array",
     "DType",
+    "Device",
+    "Event",
+    "Platform",
+    "Stream",
     "array_like",
     "as_array",
     "asnumpy",
     "bfloat16",
     "cupy",
+    "current_device",
+    "device",
+    "device_of",
     "dtype_from_name",
     "dtype_name",
     "erf",
+    "follow",
     "forget_namespace",
+    "forget_platform",
     "is_array",
     "is_floating",
     "is_narrow",
+    "largest",
+    "pinned_empty",
     "register_namespace",
+    "register_platform",
+    "smallest",
+    "stream",
+    "to_device",
     "widen",
     "xp",
 ]

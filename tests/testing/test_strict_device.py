@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 
 from psframework import backend
-from psframework.testing.strict_device import StrictDevice
+from psframework.errors import ArgumentError
+from psframework.testing.strict_device import StrictDevice, strict_devices
 
 
 @pytest.fixture
-def device(monkeypatch):
-    monkeypatch.setattr(backend, "_namespaces", dict(backend._namespaces))
-    return StrictDevice("gpu-0")
+def device():
+    with strict_devices("gpu-0") as (device,):
+        yield device
 
 
 def test_it_computes_as_numpy(device):
@@ -43,6 +44,7 @@ def test_no_silent_conversion(device):
 
 def test_devices_do_not_mix(device):
     other = StrictDevice("gpu-1")
+    other.forget()
     with pytest.raises(TypeError, match="gpu-1 was mixed with one of gpu-0"):
         device.to_device(np.ones(3)) + other.to_device(np.ones(3))
 
@@ -60,3 +62,45 @@ def test_changes_in_place(device):
     x[0] = 5
     device.multiply(x, 2, out=x)
     assert same is x and x.tolist() == [10, 4, 4]
+
+
+def test_it_is_a_device_by_name(device):
+    x = backend.to_device(np.arange(3.0), "gpu-0")
+    assert backend.device_of(x) == backend.device("gpu-0") == device.device and str(device.device) == "gpu-0"
+    assert backend.to_device(x, device.device) is x
+    assert backend.asnumpy(x).tolist() == [0, 1, 2]
+    with strict_devices("gpu-1") as (other,):
+        assert backend.device_of(backend.to_device(x, "gpu-1")) == other.device
+    with pytest.raises(ArgumentError, match="no device 'gpu-1'"):
+        backend.device("gpu-1")
+    assert not backend.is_array(other.to_device(np.ones(1)))
+
+
+def test_what_cupy_lacks_is_refused(device):
+    x = device.to_device(np.ones(3))
+    for missing in (lambda: device.maximum.reduce(x), lambda: device.multiply.reduceat(x, device.arange(2))):
+        with pytest.raises(NotImplementedError, match="is not supported"):
+            missing()
+    for missing in (lambda: device.errstate, lambda: device.block, lambda: device.lib.recfunctions):
+        with pytest.raises(AttributeError):
+            missing()
+    for call in (
+        lambda: device.add(x, 1, where=x > 0),
+        lambda: device.add(x, [1, 2, 3]),
+        lambda: device.sum(x, initial=1),
+        lambda: device.add.reduce(x, initial=1),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_packages_and_generators(device):
+    x = device.to_device(np.arange(6.0).reshape(2, 3))
+    assert device.linalg.norm(x).item() == np.linalg.norm(np.arange(6.0))
+    assert device.lib.stride_tricks.as_strided(x, (2, 2), (8, 8)).base is x
+    numbers = device.random.default_rng(3).random((2, 2), dtype="float32")
+    np.testing.assert_array_equal(
+        backend.asnumpy(numbers), np.random.default_rng(3).random((2, 2), dtype="float32")
+    )
+    with pytest.raises(AttributeError, match=r"no random\.Generator\.permutation"):
+        device.random.default_rng(3).permutation(3)
