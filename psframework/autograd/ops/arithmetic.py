@@ -40,12 +40,17 @@ class Binary(NamedTuple):
     to_b_reads: str
 
 
+def module_of(a: Any, b: Any) -> Any:
+    """The module that computes with two operands, of which either may be a number."""
+    return backend.xp(a) if backend.is_array(a) else backend.xp(b) if backend.is_array(b) else np
+
+
 def _maximum(a: Any, b: Any) -> Any:
-    return backend.xp(a if backend.is_array(a) else b).maximum(a, b)
+    return module_of(a, b).maximum(a, b)
 
 
 def _minimum(a: Any, b: Any) -> Any:
-    return backend.xp(a if backend.is_array(a) else b).minimum(a, b)
+    return module_of(a, b).minimum(a, b)
 
 
 def _power_to_a(g: Array, a: Any, b: Any, o: Any) -> Any:
@@ -195,24 +200,30 @@ def clip(x: Tensor | Array, low: Operand | None = None, high: Operand | None = N
 
     Args:
         x: any shape.
-        low: number or array, constant; None for no limit.
-        high: the same.
+        low: number, array or tensor that broadcasts, which gets the gradient of what lies below; None for no
+            limit.
+        high: likewise for what lies above.
     """
-    if needs_grad(low) or needs_grad(high):
-        raise ArgumentError("clip: limits are constants; use maximum and minimum to differentiate them")
+    if low is None and high is None:
+        raise ArgumentError("clip: give at least one of low and high")
     x = as_tensor(x, "clip")
     data = x._data
-    below = None if low is None else value_of(low, "clip")
-    above = None if high is None else value_of(high, "clip")
-    if below is None and above is None:
-        raise ArgumentError("clip: give at least one of low and high")
-    out = backend.xp(data).clip(data, below, above)
-    if not recording(x):
+    below, above = (None if v is None else _beside(value_of(v, "clip"), data) for v in (low, high))
+    try:
+        out = backend.as_array(backend.xp(data).clip(data, below, above))
+    except (ValueError, TypeError) as error:
+        raise explain("clip", error, x, low, high) from error
+    if not recording(x, low, high):
         return constant(out)
-    inside = backend.xp(data).ones(data.shape, bool)
-    if below is not None:
-        inside &= data >= below
-    if above is not None:
-        inside &= data <= above
-    shape, dtype = data.shape, data.dtype
-    return record("clip", out, lambda g: (sum_to(g * inside, shape, dtype),), (x,))
+    likes = [(v.shape, v.dtype) if needs_grad(v) else None for v in (x, low, high)]
+
+    def rule(g: Array) -> Sequence[Array | None]:
+        everywhere = backend.xp(data).ones(data.shape, bool)
+        above_low = everywhere if below is None else data >= below
+        below_high = everywhere if above is None else data <= above
+        if below is not None and above is not None:
+            below_high = below_high & (above >= below)  # where the limits cross, the upper one wins
+        shares = (above_low & below_high, ~above_low & below_high, ~below_high)
+        return [None if like is None else sum_to(g * part, *like) for part, like in zip(shares, likes)]
+
+    return record("clip", out, rule, (x, low, high), (x, low, high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,6 +77,7 @@ def operation(op: Unary, text: str) -> Callable[[Tensor | Array], Tensor]:
     return apply
 
 
+_LOG_2, _LOG_10 = math.log(2), math.log(10)
 _NEGATIVE = Unary("negative", lambda xp, x: -x, lambda xp, g, o: -g, False)
 _EXP = Unary("exp", lambda xp, x: xp.exp(x), lambda xp, g, o: g * o, False)
 _LOG = Unary("log", lambda xp, x: xp.log(x), lambda xp, g, x: g / x, True)
@@ -106,6 +108,51 @@ def sqrt(x: Tensor | Array) -> Tensor:
 def absolute(x: Tensor | Array) -> Tensor:
     """`|x|`; the derivative at 0 is 0."""
     return unary(_ABSOLUTE, x)
+
+
+positive = operation(
+    Unary("positive", lambda xp, x: xp.positive(x), lambda xp, g, o: g, False), "A copy of `x`."
+)
+fabs = operation(
+    Unary("fabs", lambda xp, x: xp.fabs(x), lambda xp, g, x: g * xp.sign(x), True),
+    "`|x|` as a float; the derivative at 0 is 0.",
+)
+square = operation(Unary("square", lambda xp, x: x * x, lambda xp, g, x: g * (2 * x), True), "`x * x`.")
+reciprocal = operation(
+    Unary("reciprocal", lambda xp, x: xp.reciprocal(x), lambda xp, g, o: -g * (o * o), False), "`1 / x`."
+)
+cbrt = operation(
+    Unary("cbrt", lambda xp, x: xp.cbrt(x), lambda xp, g, o: g / (3 * o * o), False),
+    "Cube root, of negative numbers too; its derivative at 0 is infinite.",
+)
+exp2 = operation(
+    Unary("exp2", lambda xp, x: xp.exp2(x), lambda xp, g, o: g * (o * _LOG_2), False),
+    "2 to the power of `x`.",
+)
+expm1 = operation(
+    Unary("expm1", lambda xp, x: xp.expm1(x), lambda xp, g, o: g * (o + 1), False),
+    "`exp(x) - 1`, exact for small `x`.",
+)
+log2 = operation(
+    Unary("log2", lambda xp, x: xp.log2(x), lambda xp, g, x: g / (x * _LOG_2), True), "Logarithm to base 2."
+)
+log10 = operation(
+    Unary("log10", lambda xp, x: xp.log10(x), lambda xp, g, x: g / (x * _LOG_10), True),
+    "Logarithm to base 10.",
+)
+log1p = operation(
+    Unary("log1p", lambda xp, x: xp.log1p(x), lambda xp, g, x: g / (x + 1), True),
+    "`log(1 + x)`, exact for small `x`.",
+)
+erf = operation(
+    Unary(
+        "erf",
+        lambda xp, x: backend.erf(x),
+        lambda xp, g, x: g * (xp.exp(-x * x) * (2 / math.sqrt(math.pi))),
+        True,
+    ),
+    "The error function: 2 / sqrt(pi) times the integral of exp(-t * t) from 0 to `x`.",
+)
 
 
 def astype(x: Tensor | Array, dtype: Any) -> Tensor:
