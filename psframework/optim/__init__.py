@@ -1,8 +1,10 @@
 """Optimizers with torch's names and formulas; each is an update rule (`.rule`) that a server can run too."""
 
 from psframework.optim import schedule
-from psframework.optim.adagrad import Adagrad, AdagradRule
+from psframework.optim.adagrad import Adagrad, AdagradRule, RowWiseAdagrad, RowWiseAdagradRule
 from psframework.optim.adam import Adam, AdamRule, AdamW, AdamWRule
+from psframework.optim.ftrl import FTRL, Ftrl, FTRLRule
+from psframework.optim.lamb import LAMB, LAMBRule
 from psframework.optim.optimizer import Optimizer
 from psframework.optim.rmsprop import RMSprop, RMSpropRule
 from psframework.optim.rule import (
@@ -15,6 +17,8 @@ from psframework.optim.rule import (
 from psframework.optim.sgd import SGD, SGDRule
 
 __all__ = [
+    "FTRL",
+    "LAMB",
     "SGD",
     "Adagrad",
     "AdagradRule",
@@ -22,9 +26,14 @@ __all__ = [
     "AdamRule",
     "AdamW",
     "AdamWRule",
+    "FTRLRule",
+    "Ftrl",
+    "LAMBRule",
     "Optimizer",
     "RMSprop",
     "RMSpropRule",
+    "RowWiseAdagrad",
+    "RowWiseAdagradRule",
     "SGDRule",
     "UpdateRule",
     "apply_blocks",

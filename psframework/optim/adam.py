@@ -18,7 +18,11 @@ _MEAN, _SQUARE, _MAX = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
 
 @dataclasses.dataclass(frozen=True)
 class AdamRule(UpdateRule):
-    """Adam's arithmetic. Slots: `exp_avg`, `exp_avg_sq`, with amsgrad `max_exp_avg_sq`."""
+    """Adam's arithmetic. Slots: `exp_avg`, `exp_avg_sq`, with amsgrad `max_exp_avg_sq`.
+
+    With a sparse gradient it is lazy, as torch's SparseAdam: averages of a row without gradient stay as they
+    are, instead of decaying; the bias correction counts all steps.
+    """
 
     name = "adam"
     lr: Rate = 1e-3
@@ -36,6 +40,10 @@ class AdamRule(UpdateRule):
     def slots(self) -> Mapping[str, float]:
         """Slot names and the value that each begins with."""
         return dict.fromkeys((_MEAN, _SQUARE, _MAX) if self.amsgrad else (_MEAN, _SQUARE), 0.0)
+
+    def sparse_obstacle(self) -> str:
+        """Weight decay changes every row; the averages may wait until the row has a gradient again."""
+        return "weight_decay changes every row in each step" if self.weight_decay else ""
 
     def coefficients(self, step: int) -> tuple[float, ...]:
         """Step size and eps; beta1, 1 - beta1, beta2, 1 - beta2; what the weight decay multiplies by.
@@ -98,8 +106,10 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
+        *,
+        maximize: bool = False,
     ):
-        super().__init__(params, AdamRule(lr, betas, eps, weight_decay, amsgrad))
+        super().__init__(params, AdamRule(lr, betas, eps, weight_decay, amsgrad, maximize=maximize))
 
 
 class AdamW(Optimizer):
@@ -113,5 +123,7 @@ class AdamW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
+        *,
+        maximize: bool = False,
     ):
-        super().__init__(params, AdamWRule(lr, betas, eps, weight_decay, amsgrad))
+        super().__init__(params, AdamWRule(lr, betas, eps, weight_decay, amsgrad, maximize=maximize))

@@ -2,7 +2,7 @@
 
 A rule's arithmetic takes a dozen passes over its arrays. Over whole arrays each pass goes to memory; over
 blocks all but the first stay in the cache. NumPy's ufuncs release the GIL, so blocks of one
-array run on several threads. Rules are elementwise: neither borders nor threads change a bit of the result.
+array run on several threads. Neither borders nor threads change a bit of the result.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import threadpoolctl
 
 from psframework.backend import Array, xp
 from psframework.errors import ArgumentError
+
+Cut: TypeAlias = Any
+"""An index that cuts a block out of an array."""
 
 BLOCK = 1 << 17
 """Elements of a block: 512 KiB of float32.
@@ -49,13 +52,15 @@ class Scratch(threading.local):
         self._buffers: dict[tuple[int, np.dtype[Any]], Array] = {}
 
     def like(self, array: Array, slot: int, dtype: np.dtype[Any] | None = None) -> Array:
-        """An uninitialised array of `array`'s shape, at most a block; the same memory for equal `slot`."""
+        """An uninitialised array of `array`'s shape; up to a block it is the same memory for equal `slot`."""
         key = (slot, array.shape, dtype or array.dtype)
         view = self._views.get(key)
         return self._make(key, array.size) if view is None else view
 
     def _make(self, key: tuple[int, tuple[int, ...], np.dtype[Any]], size: int) -> Array:
         slot, shape, dtype = key
+        if size > BLOCK:  # a row that can't be cut
+            return np.empty(shape, dtype)
         buffer = self._buffers.get((slot, dtype))
         if buffer is None:
             buffer = self._buffers[slot, dtype] = np.empty(BLOCK, dtype)
@@ -105,6 +110,16 @@ def blocks(shape: tuple[int, ...], block: int = BLOCK) -> Iterator[tuple[slice, 
     for start in range(shape[0]):
         for rest in blocks(shape[1:], block):
             yield (slice(start, start + 1), *rest)
+
+
+def row_blocks(shape: tuple[int, ...], block: int = BLOCK) -> Iterator[tuple[slice, ...]]:
+    """As `blocks`, but no row is cut: pieces are of at most `block` elements, or of one row."""
+    if not shape:
+        yield ()
+        return
+    rows = max(1, block // max(1, math.prod(shape[1:])))
+    for start in range(0, shape[0], rows):
+        yield (slice(start, min(start + rows, shape[0])),)
 
 
 def block_size(array: Array) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType, array_like, asnumpy
 from psframework.errors import ArgumentError
@@ -19,6 +20,7 @@ Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[d
 class _Slots:
     """What one parameter remembers between steps."""
 
+    name: str
     step: int
     state: dict[str, Array]
 
@@ -49,19 +51,23 @@ class Optimizer:
         """Adds parameters, with hyper-parameters of their own or the optimizer's.
 
         Args:
-            group: "params" (a Tensor or several), and hyper-parameters by name.
+            group: "params" (a Tensor, or several, with or without names), and hyper-parameters by name.
         """
         made = _group(self._rule, [])
         if unknown := sorted(set(group) - set(made)):
             raise ArgumentError(f"{self._rule.name} has no hyper-parameter {', '.join(unknown)}")
-        params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        listed = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        named = [entry if isinstance(entry, tuple) else ("", entry) for entry in listed]
+        params = [parameter for _, parameter in named]
         made.update(group, params=params)
         self._group_rule(made)  # raises if a value is out of range
         for parameter in params:
             self._check_new(parameter)
         if len(set(params)) != len(params):
             raise ArgumentError("a parameter is listed twice")
-        self._slots.update((parameter, _Slots(0, {})) for parameter in params)
+        first = len(self._slots)
+        for number, (name, parameter) in enumerate(named, first):
+            self._slots[parameter] = _Slots(f"parameter {number}" + (f" ({name})" if name else ""), 0, {})
         self.param_groups.append(made)
 
     def _check_new(self, parameter: Tensor) -> None:
@@ -106,18 +112,22 @@ class Optimizer:
             scalars = prepared.get(key)
             if scalars is None:
                 scalars = prepared[key] = rule.scalars(slots.step + 1, data)
-            rule.update_by(scalars, data, gradient, slots.state)
+            if type(gradient) is SparseRows:
+                rule.update_rows(scalars, data, gradient, slots.state)
+            else:
+                rule.update_by(scalars, data, gradient, slots.state)
             slots.step += 1
             # A graph that saved the old values must notice, as after any change in place.
             parameter._version[0] += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients (or, with `set_to_none=False`, fills them with zeros)."""
+        """Forgets the gradients (or, with `set_to_none=False`, fills those that are arrays with zeros)."""
         for parameter in self._slots:
-            if set_to_none:
+            gradient = parameter.grad
+            if set_to_none or isinstance(gradient, SparseRows):
                 parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad[...] = 0
+            elif gradient is not None:
+                gradient[...] = 0
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer as plain values, as torch lays it out; arrays are copies, schedules are specs.
@@ -144,6 +154,8 @@ class Optimizer:
             ArgumentError: another number of groups or parameters, or slots of another shape or name.
                 Nothing has been changed then.
         """
+        if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
+            raise ArgumentError(f"this is no state of an optimizer: it has no {missing[0]!r}")
         saved = state_dict["param_groups"]
         theirs, ours = ([len(group["params"]) for group in groups] for groups in (saved, self.param_groups))
         if theirs != ours:
@@ -161,31 +173,38 @@ class Optimizer:
     def _loaded_slots(
         self, groups: Sequence[Mapping[str, Any]], saved: Mapping[int, Mapping[str, Any]]
     ) -> dict[Tensor, _Slots]:
-        rules = [(parameter, self._group_rule(group)) for group in groups for parameter in group["params"]]
-        return {p: _loaded(i, p, rule, saved.get(i)) for i, (p, rule) in enumerate(rules)}
+        if unknown := sorted(set(saved) - set(range(len(self._slots)))):
+            raise ArgumentError(
+                f"the state has a parameter {unknown[0]}, this optimizer only {len(self._slots)} parameters"
+            )
+        rules = {parameter: self._group_rule(group) for group in groups for parameter in group["params"]}
+        return {
+            parameter: _loaded(slots.name, parameter, rules[parameter], saved.get(i))
+            for i, (parameter, slots) in enumerate(self._slots.items())
+        }
 
 
 def _group(rule: UpdateRule, params: list[Tensor]) -> dict[str, Any]:
     return {"params": params, **{field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}}
 
 
-def _loaded(index: int, parameter: Tensor, rule: UpdateRule, saved: Mapping[str, Any] | None) -> _Slots:
+def _loaded(name: str, parameter: Tensor, rule: UpdateRule, saved: Mapping[str, Any] | None) -> _Slots:
     if saved is None:
-        return _Slots(0, {})
-    arrays = {name: value for name, value in saved.items() if name != "step"}
+        return _Slots(name, 0, {})
+    arrays = {slot: value for slot, value in saved.items() if slot != "step"}
     state = rule.init_state(parameter.data)
-    if set(arrays) != set(state):
+    if set(arrays) != set(state) or "step" not in saved:
         raise ArgumentError(
-            f"parameter {index}: {rule.name} keeps {', '.join(state) or 'nothing'}, "
-            f"the state has {', '.join(arrays) or 'nothing'}"
+            f"{name}: {rule.name} keeps {', '.join(('step', *state))}, the state has {', '.join(saved)}"
         )
-    for name, slot in state.items():
-        if arrays[name].shape != slot.shape:
+    for slot, array in state.items():
+        if arrays[slot].shape != array.shape:
             raise ArgumentError(
-                f"parameter {index}: {name} has shape {arrays[name].shape}, the parameter {slot.shape}"
+                f"{name}: {slot} has shape {arrays[slot].shape} in the state, it must have {array.shape} "
+                f"for a parameter of shape {parameter.shape}"
             )
-        slot[...] = array_like(asnumpy(arrays[name]), slot)
-    return _Slots(int(saved["step"]), state)
+        array[...] = array_like(asnumpy(arrays[slot]), array)
+    return _Slots(name, int(saved["step"]), state)
 
 
 def _as_groups(params: Params) -> list[dict[str, Any]]:
@@ -196,4 +215,4 @@ def _as_groups(params: Params) -> list[dict[str, Any]]:
         raise ArgumentError("the optimizer got an empty list of parameters")
     if isinstance(listed[0], dict):
         return cast("list[dict[str, Any]]", listed)
-    return [{"params": [entry[1] if isinstance(entry, tuple) else entry for entry in listed]}]
+    return [{"params": listed}]

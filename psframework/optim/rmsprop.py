@@ -85,5 +85,9 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        *,
+        maximize: bool = False,
     ):
-        super().__init__(params, RMSpropRule(lr, alpha, eps, weight_decay, momentum, centered))
+        super().__init__(
+            params, RMSpropRule(lr, alpha, eps, weight_decay, momentum, centered, maximize=maximize)
+        )

@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from psframework.backend import Array, DType, is_floating, is_narrow, xp
+from psframework.backend import Array, DType, is_narrow, xp
 from psframework.errors import ArgumentError
-from psframework.optim.blocks import (
-    BLOCK,
-    Scratch,
-    block_size,
-    blocks,
-    run_blocks,
-    scratch_for,
-    set_update_threads,
-    update_threads,
-)
+from psframework.optim.apply import MASTER, Job, Scalars, State, apply_blocks, run
+from psframework.optim.blocks import BLOCK, Scratch, blocks, scratch_for, set_update_threads, update_threads
 from psframework.optim.schedule import Rate, Schedule, SpecValue, rate_at, rate_from_spec, rate_spec
+
+if TYPE_CHECKING:
+    from psframework.autograd.sparse import SparseRows
 
 __all__ = [
     "BLOCK",
+    "Grain",
+    "Scalars",
     "State",
     "UpdateRule",
     "apply_blocks",
@@ -41,34 +37,38 @@ __all__ = [
     "update_threads",
 ]
 
-State: TypeAlias = dict[str, Array]
-"""Slot name to array of the parameter's shape."""
-Scalars: TypeAlias = tuple[Any, ...]
-"""Numbers of one step: Python floats, or 0-d arrays of the update's dtype."""
+Grain: TypeAlias = Literal["element", "row", "parameter"]
+"""The smallest piece of a parameter that a rule can update by itself."""
 
-Cut: TypeAlias = Any
-"""An index that cuts a block out of an array."""
-
-_MASTER = "master"
-_KERNEL_SLOTS = 2  # scratch slots 0 and 1 belong to the rules, the others to this module
 _FLOAT32: DType = np.dtype(np.float32)
-_BOOL: DType = np.dtype(np.bool_)
 
 
 @dataclasses.dataclass(frozen=True)
 class UpdateRule(ABC):
     """The arithmetic of one optimizer, with its hyper-parameters.
 
-    Subclasses are frozen dataclasses with a `name`, and are elementwise: the result for an element depends on
-    that element of the parameter, gradient and slots only.
+    Subclasses are frozen dataclasses with a `name`. Most are elementwise: the result for an element depends
+    on that element of the parameter, gradient and slots only, so a parameter may be cut anywhere. `grain`
+    says what the others need: "row" whole rows (all that an index of the first axis selects), "parameter"
+    numbers of the whole, which `measure_block` and `settled` gather in a pass of their own.
 
     float16 and bfloat16 parameters are updated in float32: their slots are float32, and a slot `master` keeps
     the bits that the parameter can't hold, so that small updates add up. A parameter that was written from
     outside wins over its master.
+
+    Attributes:
+        grain: the smallest piece of a parameter that the rule can update by itself.
+        row_slots: slots that have one number for each row of the parameter.
+        lr: learning rate, a number or a schedule.
+        maximize: ascend instead of descend: the gradient counts with the other sign.
     """
 
     name: ClassVar[str]
+    grain: ClassVar[Grain] = "element"
+    row_slots: ClassVar[frozenset[str]] = frozenset()
+
     lr: Rate = 1e-3
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
 
     _registry: ClassVar[dict[str, type[UpdateRule]]] = {}
 
@@ -100,9 +100,27 @@ class UpdateRule(ABC):
         """Updates one block in place: `p`, `g` and slots have one shape and dtype; `g` must not be written.
 
         Args:
-            c: what `coefficients` returned, in the dtype of `p`.
+            c: what `coefficients` returned, in the dtype of `p`; then what `settled` made of it.
             scratch: temporaries; slots 0 and 1 are free here.
         """
+
+    def measure_block(
+        self, p: Array, g: Array, state: State, c: Scalars, scratch: Scratch
+    ) -> tuple[Any, ...]:
+        """For the grain "parameter", before any `update_block`: sums over one block; may write slots.
+
+        Returns:
+            Numbers, or arrays without axes, in double precision; they are added up over the blocks.
+        """
+        raise NotImplementedError(f"{self.name} measures nothing")
+
+    def settled(self, c: Scalars, totals: tuple[Any, ...], dtype: DType) -> Scalars:
+        """For the grain "parameter": the scalars of `update_block`, from the sums over all blocks."""
+        return c
+
+    def sparse_obstacle(self) -> str:
+        """Why a gradient can't be applied to its rows alone; empty if it can."""
+        return f"{self.name} has no form for it"
 
     def scalars(self, step: int, parameter: Array) -> Scalars:
         """`coefficients` as the arithmetic wants them: 0-d arrays, which NumPy takes up in half the time."""
@@ -116,11 +134,17 @@ class UpdateRule(ABC):
         """The slots of a parameter before its first step: its shape and dtype, float32 for half precision."""
         half = is_narrow(parameter.dtype)
         dtype = _FLOAT32 if half else parameter.dtype
-        full = xp(parameter).full
-        state: dict[str, Array] = {name: full(parameter.shape, v, dtype) for name, v in self.slots().items()}
+        full, shape = xp(parameter).full, parameter.shape
+        state: dict[str, Array] = {
+            name: full(self.slot_shape(name, shape), value, dtype) for name, value in self.slots().items()
+        }
         if half:
-            state[_MASTER] = full(parameter.shape, 0, dtype)
+            state[MASTER] = full(shape, 0, dtype)
         return state
+
+    def slot_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a slot of a parameter of this shape."""
+        return shape[:1] + (1,) * (len(shape) - 1) if slot in self.row_slots else shape
 
     def update(self, parameter: Array, gradient: Array, state: State, step: int) -> None:
         """One step in place. Threads may call this at once for disjoint arrays.
@@ -143,11 +167,42 @@ class UpdateRule(ABC):
             and dtype.char in "fd"
             and gradient.shape == parameter.shape
             and (not state or all(slot.shape == parameter.shape for slot in state.values()))
+            and self.grain == "element"
+            and not self.maximize
         ):
             # Small models spend their time on calls, not on arithmetic: nothing to cut, cast or sum.
             self.update_block(parameter, gradient, state, scalars, scratch_for(parameter))
         else:
-            _run(_Job(self, scalars, parameter, (gradient,), 1, state, None))
+            run(Job(self, scalars, parameter, (gradient,), 1, state, None))
+
+    def update_rows(self, scalars: Scalars, parameter: Array, gradient: SparseRows, state: State) -> None:
+        """`update_by` for a gradient of few rows: the others, and their slots, are neither read nor written.
+
+        Raises:
+            ArgumentError: a step of this rule changes rows without a gradient, too.
+        """
+        if obstacle := self.sparse_obstacle():
+            raise ArgumentError(
+                f"{self.name} can't apply a sparse gradient to its rows alone: {obstacle}. Make the "
+                "embedding with sparse=False, or use SGD without momentum, Adam, Adagrad, RowWiseAdagrad "
+                "or FTRL"
+            )
+        gradient = gradient.coalesce()
+        rows = gradient.rows
+        piece = parameter[rows]
+        pieces = {name: slot[rows] for name, slot in state.items()}
+        self.update_by(scalars, piece, gradient.values, pieces)
+        parameter[rows] = piece
+        for name, slot in pieces.items():
+            state[name][rows] = slot
+
+    def require_elementwise(self, why: str) -> None:
+        """Raises ArgumentError, with the reason, if the rule can't update any piece of a parameter."""
+        if self.grain != "element":
+            raise ArgumentError(
+                f"{self.name} needs a whole {self.grain} at once, but {why}: use an elementwise optimizer "
+                "there (SGD, Adam, AdamW, Adagrad, RMSprop, FTRL), or step locally with this one"
+            )
 
     def rate(self, step: int) -> float:
         """The learning rate of a step (the first is 1)."""
@@ -210,118 +265,3 @@ def _field(where: str, key: str, value: SpecValue, default: object) -> Any:
     elif isinstance(value, int | float):
         return float(value)
     raise ArgumentError(f"{where} must be like {default!r}, not {value!r}")
-
-
-def apply_blocks(
-    rule: UpdateRule,
-    parameter: Array,
-    gradient: Array | Sequence[Array],
-    state: State,
-    step: int,
-    out: Array | None = None,
-    contributors: int | None = None,
-) -> None:
-    """One step in place, as `UpdateRule.update`, and what a parameter-server shard needs besides.
-
-    Args:
-        rule: the arithmetic.
-        parameter: updated in place.
-        gradient: one array, or several: their mean is applied, summed in the given order (in the precision of
-            the update: float32 for half-precision parameters), then divided by `contributors`.
-        state: the parameter's slots.
-        step: 1 for the first step.
-        out: another array of the shape that gets the new values while each block is still in the cache.
-        contributors: what the sum is divided by; the number of gradients if None.
-
-    Raises:
-        ArgumentError: shapes that differ, no gradient, a parameter that isn't floating-point.
-    """
-    gradients = tuple(gradient) if isinstance(gradient, Sequence) else (gradient,)
-    divisor = contributors or len(gradients)
-    _run(_Job(rule, rule.scalars(step, parameter), parameter, gradients, divisor, state, out))
-
-
-@dataclasses.dataclass(slots=True)
-class _Job:
-    """One step for one parameter."""
-
-    rule: UpdateRule
-    scalars: Scalars
-    parameter: Array
-    gradients: tuple[Array, ...]
-    divisor: int
-    state: State
-    out: Array | None
-
-    def arrays(self) -> tuple[Array, ...]:
-        out = () if self.out is None else (self.out,)
-        return (self.parameter, *self.gradients, *self.state.values(), *out)
-
-    def flatten(self) -> None:
-        """Contiguous arrays as one axis, which is quicker to cut."""
-        self.parameter = self.parameter.reshape(-1)
-        self.gradients = tuple(gradient.reshape(-1) for gradient in self.gradients)
-        self.state = {name: slot.reshape(-1) for name, slot in self.state.items()}
-        self.out = None if self.out is None else self.out.reshape(-1)
-
-    def run_block(self, cuts: Sequence[Cut], index: int) -> None:
-        cut = cuts[index]
-        p, scratch = self.parameter[cut], scratch_for(self.parameter)
-        state = {name: slot[cut] for name, slot in self.state.items()}
-        target = _refreshed(state[_MASTER], p, scratch) if _MASTER in state else p
-        if self.divisor == len(self.gradients) == 1 and self.gradients[0].dtype == target.dtype:
-            gradient = self.gradients[0][cut]
-        else:
-            gradient = self._mean(cut, target, scratch)
-        self.rule.update_block(target, gradient, state, self.scalars, scratch)
-        if target is not p:
-            p[...] = target
-        if self.out is not None:
-            self.out[cut] = p
-
-    def _mean(self, cut: Cut, like: Array, scratch: Scratch) -> Array:
-        """The gradients' mean in the precision of the update."""
-        total = scratch.like(like, _KERNEL_SLOTS)
-        total[...] = self.gradients[0][cut]
-        for gradient in self.gradients[1:]:
-            scratch.xp.add(total, gradient[cut], out=total, casting="same_kind", dtype=like.dtype)
-        if self.divisor != 1:
-            scratch.xp.divide(total, self.divisor, out=total)
-        return total
-
-
-def _run(job: _Job) -> None:
-    arrays = job.arrays()
-    _check(job, arrays)
-    size = block_size(job.parameter)
-    if job.parameter.size <= size:
-        job.run_block((...,), 0)
-        return
-    if all(array.flags.c_contiguous for array in arrays):
-        job.flatten()
-    cuts = list(blocks(job.parameter.shape, size))
-    run_blocks(partial(job.run_block, cuts), len(cuts), cost=1 + len(job.state))
-
-
-def _check(job: _Job, arrays: Sequence[Array]) -> None:
-    name, parameter = job.rule.name, job.parameter
-    if not job.gradients:
-        raise ArgumentError(f"{name}: there is no gradient to apply")
-    for array in arrays:
-        if array.shape != parameter.shape:
-            raise ArgumentError(
-                f"{name}: gradient, slots and out must have the parameter's shape {parameter.shape}; "
-                f"one has {array.shape}"
-            )
-    if not is_floating(parameter.dtype):
-        raise ArgumentError(f"{name}: can only update floating-point parameters, not {parameter.dtype}")
-
-
-def _refreshed(master: Array, p: Array, scratch: Scratch) -> Array:
-    """The float32 copy of a half-precision parameter, corrected where somebody wrote another value."""
-    rounded = scratch.like(p, _KERNEL_SLOTS)
-    rounded[...] = master
-    written = scratch.like(p, _KERNEL_SLOTS + 1, _BOOL)
-    scratch.xp.not_equal(rounded, p, out=written)
-    master[written] = p[written]
-    return master

@@ -36,6 +36,12 @@ class SGDRule(UpdateRule):
         """Slot names and the value that each begins with."""
         return {_BUFFER: 0.0} if self.momentum else {}
 
+    def sparse_obstacle(self) -> str:
+        """Momentum and weight decay move every row."""
+        if self.momentum or self.weight_decay:
+            return f"{'momentum' if self.momentum else 'weight_decay'} changes every row in each step"
+        return ""
+
     def coefficients(self, step: int) -> tuple[float, ...]:
         """Rate; momentum and the gradient's share in it, which is all at the first step; weight decay."""
         share = 1.0 if step == 1 else 1.0 - self.dampening
@@ -79,5 +85,7 @@ class SGD(Optimizer):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
+        maximize: bool = False,
     ):
-        super().__init__(params, SGDRule(lr, momentum, dampening, weight_decay, nesterov))
+        super().__init__(params, SGDRule(lr, momentum, dampening, weight_decay, nesterov, maximize=maximize))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, array_like, asnumpy, dtype_from_name, dtype_name
 from psframework.errors import ArgumentError
@@ -126,7 +127,8 @@ class ModelMemory:
             if gradient is None:
                 continue
             if gradient is not view:
-                view[...] = asnumpy(gradient)
+                dense = gradient.to_dense() if isinstance(gradient, SparseRows) else gradient
+                view[...] = asnumpy(dense)
             tensor.grad = None
             present.add(index)
         self._filling = 1 - self._filling

@@ -19,7 +19,7 @@ from psframework.parameter_server.handle import LEAVE_SECONDS, ParameterServer
 from psframework.parameter_server.layout import ParameterSpec
 from psframework.parameter_server.link import Runtime, ShardLink
 from psframework.parameter_server.messages import parameters_to_message, shard_from_message
-from psframework.parameter_server.partition import Partitioner
+from psframework.parameter_server.partition import CUT_ANYWHERE, Partitioner
 from psframework.parameter_server.policy import ASP, BSP, SSP, Policy, policy_spec
 from psframework.parameter_server.registry import table_name
 from psframework.proto.v1 import parameter_server_pb2 as pb
@@ -119,6 +119,8 @@ def _register_request(
             f"{type(policy).__name__}() needs an optimizer for the server to update with, such as "
             "optimizer=optim.SGD(lr=0.1); only readers (reader=True) go without"
         )
+    if optimizer is not None:
+        optimizer.rule.require_elementwise(CUT_ANYWHERE)
     partitioner = options.get("partitioner")
     member = runtime.membership.member
     return pb.RegisterRequest(

@@ -23,6 +23,9 @@ PARTITION_BYTES = 1 << 20
 MAX_PARTITIONS = 1 << 17
 """Largest number of partitions of one model: 128 GiB at their full size."""
 
+CUT_ANYWHERE = "a parameter server cuts parameters anywhere"
+"""Why its update rules must be elementwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:

@@ -17,7 +17,7 @@ from psframework.errors import ArgumentError
 from psframework.optim.blocks import run_blocks
 from psframework.optim.rule import UpdateRule, apply_blocks
 from psframework.parameter_server.dedupe import Dedupe, Outcome
-from psframework.parameter_server.partition import Partition
+from psframework.parameter_server.partition import CUT_ANYWHERE, Partition
 from psframework.parameter_server.sources import Arena, Piece, Source
 
 _CACHED_PARTITIONS = 4  # with several readers, their copies are made while a few MiB are still in the cache
@@ -71,6 +71,9 @@ class Table:
         partitions: of this shard, in the order of the arena.
         rule: how gradients are applied.
 
+    Raises:
+        ArgumentError: the rule is not elementwise.
+
     Attributes:
         position: of each partition, by its index in the model.
         versions: by position.
@@ -80,6 +83,7 @@ class Table:
     """
 
     def __init__(self, partitions: Sequence[Partition], rule: UpdateRule) -> None:
+        rule.require_elementwise(CUT_ANYWHERE)
         self.partitions = tuple(partitions)
         self.rule = rule
         self.versions = [1] * len(self.partitions)

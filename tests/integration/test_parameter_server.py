@@ -68,6 +68,7 @@ COMMON = """
         "adamw": lambda: optim.AdamW(lr=0.01),
         "adagrad": lambda: optim.Adagrad(lr=0.05),
         "rmsprop": lambda: optim.RMSprop(lr=0.01),
+        "ftrl": lambda: optim.FTRL(lr=0.1, l1=1e-3, beta=1.0),
     }
 
     def make():
@@ -148,7 +149,7 @@ async def test_two_bsp_trainers_equal_one_process_bitwise_for_each_optimizer(
         ]
         for each in (alone, *ranks):
             await each.line("done", timeout=50)
-        for name in ("sgd", "adam", "adamw", "adagrad", "rmsprop"):
+        for name in ("sgd", "adam", "adamw", "adagrad", "rmsprop", "ftrl"):
             digests = {(await each.line(f"{name} ")) for each in (alone, *ranks)}
             assert len(digests) == 1, name
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from psframework.optim import Adagrad, AdagradRule
+from psframework.optim import Adagrad, AdagradRule, RowWiseAdagrad, RowWiseAdagradRule
 
 GRADIENTS = [0.5, -1.0, 2.0]
 
@@ -38,3 +38,27 @@ def test_arguments_are_torchs() -> None:
         lr=0.1, lr_decay=0.2, weight_decay=0.3, initial_accumulator_value=0.4, eps=0.5
     )
     assert Adagrad().rule == AdagradRule(lr=1e-2, eps=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 2, 3), (5,), ()])
+def test_row_wise(shape: tuple[int, ...]) -> None:
+    """DLRM's: one sum of mean squares for each row."""
+    rng = np.random.default_rng(0)
+    start, *gradients = (rng.standard_normal(shape) for _ in range(4))
+    rule = RowWiseAdagradRule(lr=0.1, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.5, eps=1e-3)
+    parameter, expected = np.array(start), np.array(start)
+    state = rule.init_state(parameter)
+    total = np.full(shape[:1] + (1,) * (len(shape) - 1), 0.5)
+    for step, gradient in enumerate(gradients, 1):
+        g = gradient + 0.1 * expected
+        total += np.mean(g**2, axis=tuple(range(1, len(shape))), keepdims=True) if shape else g**2
+        expected -= 0.1 / (1 + (step - 1) * 0.1) * g / (np.sqrt(total) + 1e-3)
+        rule.update(parameter, np.array(gradient), state, step)
+    assert state["sum"].shape == total.shape
+    np.testing.assert_allclose(state["sum"], total, rtol=1e-13)
+    np.testing.assert_allclose(parameter, expected, rtol=1e-13)
+
+
+def test_row_wise_arguments() -> None:
+    assert RowWiseAdagrad().rule == RowWiseAdagradRule(lr=1e-2, eps=1e-8)
+    assert RowWiseAdagrad(None, 1.0, 0.1, 0.2, 0.3, 0.4).rule == RowWiseAdagradRule(1.0, 0.1, 0.2, 0.3, 0.4)

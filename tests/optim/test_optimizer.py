@@ -6,9 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.errors import ArgumentError
-from psframework.optim import SGD, Adam, AdamRule, Optimizer, SGDRule, schedule
+from psframework.optim import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamRule,
+    Optimizer,
+    RowWiseAdagrad,
+    SGDRule,
+    schedule,
+)
 
 
 def parameters(n: int = 2) -> list[Tensor]:
@@ -132,15 +143,62 @@ def test_a_state_dict_that_does_not_fit_changes_nothing() -> None:
     wrong_shape["state"][1]["exp_avg"] = np.zeros(7, np.float32)
     wrong_slots = optimizer.state_dict()
     del wrong_slots["state"][0]["exp_avg"]
+    no_step, one_more = optimizer.state_dict(), optimizer.state_dict()
+    del no_step["state"][1]["step"]
+    one_more["state"][2] = one_more["state"][1]
     for saved, words in [
         (Adam(parameters(3)).state_dict(), r"groups with \[3\] parameters, this optimizer has \[2\]"),
         (wrong_shape, r"parameter 1: exp_avg has shape \(7,\)"),
-        (wrong_slots, "parameter 0: adam keeps exp_avg, exp_avg_sq"),
+        (wrong_slots, "parameter 0: adam keeps step, exp_avg, exp_avg_sq, the state has step, exp_avg_sq"),
+        (no_step, "parameter 1: adam keeps step,"),
+        (one_more, "the state has a parameter 2, this optimizer only 2 parameters"),
+        ({"state": {}}, "this is no state of an optimizer: it has no 'param_groups'"),
         (SGD(parameters(), momentum=0.9).state_dict(), "the state is of sgd, this optimizer is adam"),
     ]:
         with pytest.raises(ArgumentError, match=words):
             optimizer.load_state_dict(saved)
     np.testing.assert_equal(optimizer.state_dict(), before)
+
+
+def test_what_does_not_fit_is_named_as_the_parameter_is() -> None:
+    named = [("table.weight", parameters(1)[0])]
+    optimizer = RowWiseAdagrad([{"params": named}])
+    steps(optimizer, [named[0][1]], range(1))
+    saved = optimizer.state_dict()
+    assert saved["state"][0]["sum"].shape == (3, 1)
+    optimizer.load_state_dict(saved)
+    saved["state"][0]["sum"] = np.zeros((3, 2))
+    with pytest.raises(
+        ArgumentError, match=r"parameter 0 \(table.weight\): sum has shape \(3, 2\) in the state"
+    ):
+        optimizer.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("kind", [SGD, Adagrad, RowWiseAdagrad, FTRL])
+def test_a_sparse_gradient_is_the_dense_one(kind: type[Optimizer]) -> None:
+    one, other = (Tensor(np.ones((100, 2), np.float32), requires_grad=True) for _ in range(2))
+    rows = SparseRows(np.array([7, 3, 7]), np.arange(6, dtype=np.float32).reshape(3, 2), (100, 2))
+    mine, theirs = kind([one]), kind([other])
+    for _ in range(2):
+        one.grad, other.grad = rows, rows.to_dense()
+        before = one.version
+        mine.step()
+        theirs.step()
+        assert one.version > before
+    used = [3, 7]  # FTRL's first dense step changes all rows
+    np.testing.assert_array_equal(one.data[used], other.data[used])
+    assert (one.data[:3] == 1).all()
+    mine.load_state_dict(mine.state_dict())
+    assert mine.state_dict()["state"][0]["step"] == 2
+
+
+def test_a_sparse_gradient_and_zero_grad() -> None:
+    one = Tensor(np.ones((4, 2), np.float32), requires_grad=True)
+    one.grad = SparseRows(np.array([1]), np.ones((1, 2), np.float32), (4, 2))
+    optimizer = SGD([one], lr=1.0)
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()
+    np.testing.assert_array_equal(one.data, 1)
 
 
 def test_bad_parameters_are_refused() -> None:

@@ -83,6 +83,16 @@ def test_assigned_gradients_are_copied(bound):
     assert np.all(arena.views[0] == 9)
 
 
+def test_sparse_gradients_are_sent_as_dense_ones(bound):
+    model, memory = bound
+    for gradient in ([[7, 7, 7]], [[8, 8, 8]]):  # the second time the other arena, with zeros no more
+        memory.take()[0].views[0][...] = 99
+        model.w.grad = SparseRows(np.array([1]), np.array(gradient, np.float32), (2, 3))
+        arena, present = memory.take()
+        assert present == {0}
+        assert np.array_equal(arena.views[0], [[0, 0, 0], *gradient])
+
+
 def test_parts_are_bytes_of_the_arena(bound):
     _, memory = bound
     partitions = Balanced().cut(memory.layout, 1)

@@ -201,6 +201,7 @@ async def test_with_spares_a_reader_pulls_again_and_again():
     [
         ([1, 2], {"optimizer": SGD}, "nn.Module"),
         (Net(), {"optimizer": "adam"}, "optim.SGD"),
+        (Net(), {"optimizer": optim.LAMB()}, "lamb needs a whole parameter at once.* use an elementwise"),
         (Net(), {"optimizer": SGD, "consistency": "bsp"}, r"psf\.BSP\(\)"),
         (Net(), {"optimizer": SGD, "consistency": BSP}, r"psf\.BSP\(\).*class"),
     ],

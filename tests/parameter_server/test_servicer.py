@@ -248,6 +248,15 @@ def creation(number: int) -> pb.CreateTableRequest:
     )
 
 
+def test_a_rule_that_needs_whole_rows_is_refused():
+    request = creation(5)
+    request.rule = json.dumps(optim.RowWiseAdagrad().rule.spec())
+    servicer = ShardServicer()
+    with pytest.raises(ArgumentError, match="rowwise_adagrad needs a whole row at once"):
+        servicer.create_table(request, Call(PeerInfo("t", "trainer", "default", 1), Deadline.after(5)))
+    assert not servicer._hosts
+
+
 async def test_first_values_that_come_late_do_not_undo_training():
     servicer, peer = ShardServicer(), PeerInfo("t", "trainer", "default", 1)
     request = creation(5)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psframework import optim
+from psframework.errors import ArgumentError
 from psframework.optim.rule import UpdateRule
 from psframework.parameter_server.dedupe import Outcome
 from psframework.parameter_server.layout import Layout, ParameterSpec
@@ -19,6 +20,7 @@ RULES = [
     optim.AdamW(lr=0.01).rule,
     optim.Adagrad(lr=0.1).rule,
     optim.RMSprop(lr=0.01).rule,
+    optim.FTRL(lr=0.1, l1=0.01, beta=1.0).rule,
 ]
 MODEL = Layout.of(
     [
@@ -81,6 +83,13 @@ def test_rounds_equal_one_process_that_takes_the_mean(rule):
             rule.update(values, (a + b) / 2, slots, step + 1)
         assert np.array_equal(result, alone)
     assert {version for table in made for version in table.versions} == {5}
+
+
+@pytest.mark.parametrize("optimizer", [optim.RowWiseAdagrad(), optim.LAMB()], ids=lambda o: o.rule.name)
+def test_rules_that_need_more_than_an_element_are_refused(optimizer):
+    whole = {"rowwise_adagrad": "row", "lamb": "parameter"}[optimizer.rule.name]
+    with pytest.raises(ArgumentError, match=f"{optimizer.rule.name} needs a whole {whole} at once, but a par"):
+        Table((Partition(0, "float32", 0, 16, 0),), optimizer.rule)
 
 
 @given(order=st.permutations([(w, s) for w in (1, 2) for s in (1, 2, 3)] * 2))
