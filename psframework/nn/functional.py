@@ -9,40 +9,51 @@ import numpy as np
 
 from psframework.autograd import Tensor
 from psframework.autograd.ops.activation import gelu, relu, sigmoid, tanh
-from psframework.autograd.ops.arithmetic import maximum
 from psframework.autograd.ops.conv import conv2d
-from psframework.autograd.ops.elementwise import absolute, exp, log
-from psframework.autograd.ops.index import index
-from psframework.autograd.ops.loss import cross_entropy, mse_loss
+from psframework.autograd.ops.cross_entropy import cross_entropy
+from psframework.autograd.ops.likelihood import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    kl_div,
+)
 from psframework.autograd.ops.matmul import linear
+from psframework.autograd.ops.nll import nll_loss
 from psframework.autograd.ops.norm import Running
 from psframework.autograd.ops.norm import batch_norm as _batch_norm
 from psframework.autograd.ops.norm import dropout as _dropout
 from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
-from psframework.autograd.ops.reduce import mean
-from psframework.autograd.ops.reduce import sum as _sum
+from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
+from psframework.autograd.ops.similarity import cosine_embedding_loss, margin_ranking_loss
+from psframework.autograd.ops.similarity import cosine_similarity as _cosine_similarity
 from psframework.autograd.ops.softmax import log_softmax as _log_softmax
 from psframework.autograd.ops.softmax import softmax as _softmax
-from psframework.backend import Array, xp
+from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import init
 
 __all__ = [
     "avg_pool2d",
     "batch_norm",
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "conv2d",
+    "cosine_embedding_loss",
+    "cosine_similarity",
     "cross_entropy",
     "dropout",
     "gelu",
+    "huber_loss",
+    "kl_div",
     "l1_loss",
     "linear",
     "log_softmax",
+    "margin_ranking_loss",
     "max_pool2d",
     "mse_loss",
     "nll_loss",
     "relu",
     "sigmoid",
+    "smooth_l1_loss",
     "softmax",
     "tanh",
 ]
@@ -102,50 +113,6 @@ def batch_norm(
     return _batch_norm(input, running, weight, bias, training, momentum, eps)
 
 
-def nll_loss(input: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
-    """Negative log-likelihood: minus the target's entry of each row of log-probabilities.
-
-    Args:
-        input: (batch, classes) log-probabilities, as `log_softmax` gives.
-        target: (batch,) integers.
-        reduction: "mean", "sum" or "none".
-    """
-    labels = target.data if isinstance(target, Tensor) else target
-    if labels.dtype.kind not in "iu" or len(input.shape) != 2 or labels.shape != input.shape[:1]:
-        raise ArgumentError(
-            f"nll_loss: input {input.shape} needs integer targets of shape {input.shape[:1]}, "
-            f"got {labels.dtype} of shape {labels.shape}"
-        )
-    rows = xp(labels).arange(len(labels))
-    return _reduced("nll_loss", -index(input, (rows, labels)), reduction)
-
-
-def l1_loss(input: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
-    """|input - target|, of equal shapes; reduction "mean", "sum" or "none"."""
-    _require_same_shape("l1_loss", input, target)
-    return _reduced("l1_loss", absolute(input - target), reduction)
-
-
-def binary_cross_entropy_with_logits(
-    input: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean"
-) -> Tensor:
-    """Cross-entropy of sigmoid(input) against probabilities, of equal shapes; stable for large logits."""
-    _require_same_shape("binary_cross_entropy_with_logits", input, target)
-    # max(x, 0) - x*t + log(1 + exp(-|x|)) is -t*log(s(x)) - (1-t)*log(1-s(x)) without overflow.
-    losses = maximum(input, 0) - input * target + log(exp(-absolute(input)) + 1)
-    return _reduced("binary_cross_entropy_with_logits", losses, reduction)
-
-
-def _require_same_shape(name: str, input: Tensor | Array, target: Tensor | Array) -> None:
-    if input.shape != target.shape:
-        raise ArgumentError(f"{name}: input has shape {input.shape}, target {target.shape}")
-
-
-def _reduced(name: str, losses: Tensor, reduction: str) -> Tensor:
-    if reduction == "mean":
-        return mean(losses)
-    if reduction == "sum":
-        return _sum(losses)
-    if reduction != "none":
-        raise ArgumentError(f'{name}: reduction must be "mean", "sum" or "none", not {reduction!r}')
-    return losses
+def cosine_similarity(x1: Tensor | Array, x2: Tensor | Array, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Cosine of the angle between vectors along `dim`, each divided by its length or `eps`."""
+    return _cosine_similarity(x1, x2, dim, eps)

@@ -11,7 +11,6 @@ from psframework.autograd.ops import (
     conv,
     elementwise,
     index,
-    loss,
     norm,
     pool,
     reduce,
@@ -41,7 +40,6 @@ CASES = {
             arithmetic.power,
             arithmetic.maximum,
             arithmetic.minimum,
-            loss.mse_loss,
         )
     },
     **{
@@ -122,11 +120,9 @@ def test_operations_stay_on_the_device(case, dtype, device):
 
 
 def test_what_takes_more_than_tensors(device):
-    logits = Tensor(device.to_device(A.astype(np.float32)), True)
-    loss.cross_entropy(logits, device.to_device(np.array([0, 3, 1]))).backward()
     rows = Tensor(device.to_device(A), True)
     rows[device.to_device(np.array([0, 0, 2]))].sum().backward()
-    assert backend.xp(logits.grad) is backend.xp(rows.grad) is device
+    assert backend.xp(rows.grad) is device
     running = norm.Running(device.zeros(4), device.ones(4))
     norm.batch_norm(Tensor(device.to_device(IMAGES)), running)
     norm.batch_norm(Tensor(device.to_device(IMAGES)), running, training=False)

@@ -17,6 +17,7 @@ from psframework.autograd.ops.arithmetic import (
     where,
 )
 from psframework.autograd.ops.conv import conv2d
+from psframework.autograd.ops.cross_entropy import cross_entropy
 from psframework.autograd.ops.elementwise import (
     absolute,
     astype,
@@ -48,7 +49,7 @@ from psframework.autograd.ops.join import (
     unbind,
     vstack,
 )
-from psframework.autograd.ops.loss import cross_entropy, mse_loss
+from psframework.autograd.ops.likelihood import binary_cross_entropy, binary_cross_entropy_with_logits, kl_div
 from psframework.autograd.ops.matmul import linear, matmul
 from psframework.autograd.ops.move import (
     diag,
@@ -64,6 +65,7 @@ from psframework.autograd.ops.move import (
     tril,
     triu,
 )
+from psframework.autograd.ops.nll import nll_loss
 from psframework.autograd.ops.pad import pad
 from psframework.autograd.ops.pairs import (
     copysign,
@@ -80,6 +82,7 @@ from psframework.autograd.ops.pairs import (
 )
 from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
 from psframework.autograd.ops.reduce import argmax, max, mean, min, std, sum, var
+from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from psframework.autograd.ops.rounding import (
     ceil,
     floor,
@@ -109,6 +112,7 @@ from psframework.autograd.ops.shape import (
     transpose,
     unsqueeze,
 )
+from psframework.autograd.ops.similarity import cosine_embedding_loss, cosine_similarity, margin_ranking_loss
 from psframework.autograd.ops.softmax import log_softmax, softmax
 from psframework.autograd.ops.trigonometry import (
     arccos,
@@ -154,6 +158,8 @@ __all__ = [
     "atleast_2d",
     "atleast_3d",
     "avg_pool2d",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "broadcast_to",
     "cbrt",
     "ceil",
@@ -165,6 +171,8 @@ __all__ = [
     "copysign",
     "cos",
     "cosh",
+    "cosine_embedding_loss",
+    "cosine_similarity",
     "cross_entropy",
     "deg2rad",
     "degrees",
@@ -193,10 +201,13 @@ __all__ = [
     "gelu",
     "heaviside",
     "hstack",
+    "huber_loss",
     "hypot",
     "isfinite",
     "isinf",
     "isnan",
+    "kl_div",
+    "l1_loss",
     "ldexp",
     "linear",
     "log",
@@ -206,6 +217,7 @@ __all__ = [
     "log_softmax",
     "logaddexp",
     "logaddexp2",
+    "margin_ranking_loss",
     "matmul",
     "max",
     "max_pool2d",
@@ -219,6 +231,7 @@ __all__ = [
     "multiply",
     "nan_to_num",
     "negative",
+    "nll_loss",
     "pad",
     "positive",
     "power",
@@ -239,6 +252,7 @@ __all__ = [
     "sin",
     "sinc",
     "sinh",
+    "smooth_l1_loss",
     "softmax",
     "split",
     "sqrt",
