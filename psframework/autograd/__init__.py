@@ -4,10 +4,13 @@
 from psframework.autograd.tensor import Tensor, tensor
 
 # isort: split
+from psframework.autograd.anomaly import detect_anomaly
+from psframework.autograd.draws import drawing
 from psframework.autograd.engine import backward, grad
 from psframework.autograd.function import Context, Function
 from psframework.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from psframework.autograd.node import Node
+from psframework.autograd.recompute import is_recomputing, recompute
 from psframework.autograd.sparse import SparseRows
 
 __all__ = [
@@ -17,9 +20,13 @@ __all__ = [
     "SparseRows",
     "Tensor",
     "backward",
+    "detect_anomaly",
+    "drawing",
     "enable_grad",
     "grad",
     "is_grad_enabled",
+    "is_recomputing",
     "no_grad",
+    "recompute",
     "tensor",
 ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from psframework import backend
+from psframework.autograd.anomaly import detector
 from psframework.autograd.node import Node, Parts
 from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array
@@ -79,7 +80,7 @@ def propagate(
     result: dict[Key, Any] = {}
     mine: set[Key] = set()  # sums made here: later contributions are added in place
     narrow: dict[Key, Any] = {}  # sums of 16-bit gradients, kept in float32: what they become in the end
-    stop = -floor
+    stop, watcher = -floor, detector()
     while heap:
         order, node = heappop(heap)
         if order >= stop:
@@ -98,7 +99,13 @@ def propagate(
             if version[0] != count:
                 raise AutogradError(_CHANGED.format(node.name, version[0] - count))
         edges = node.edges
-        contributions = rule(gradient)
+        try:
+            contributions = rule(gradient)
+        except Exception as error:
+            error.add_note(f"in the backward of '{node.name}'" + (watcher.trace(node) if watcher else ""))
+            raise
+        if watcher is not None:
+            watcher.check(node, gradient, contributions)
         if not retain_graph:
             node.backward = None
             node.edges = node.saved = ()
@@ -118,6 +125,9 @@ def propagate(
                 contribution.add_to(total)
             else:
                 total += contribution
+    for key, dtype in narrow.items():
+        if key in gradients:
+            gradients[key] = gradients[key].astype(dtype)
     return result
 
 

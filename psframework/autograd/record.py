@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numpy as np
 
 from psframework import backend
+from psframework.autograd import watch
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Edge, Node, Parts, Rule, RuleOfMany, Version, part_rule
 from psframework.autograd.tensor import Operand, Tensor
@@ -98,10 +99,12 @@ def record_node(
     version: Version = [0]
     result = _new(Tensor)
     result._data = data if type(data) is _ndarray else backend.as_array(data)
-    result._node = Node(name, rule, edges, (*versions, (version, 0)) if saves_output else versions)
+    result._node = node = Node(name, rule, edges, (*versions, (version, 0)) if saves_output else versions)
     result._requires_grad = True
     result._version = version
     result._grad = result.grad_buffer = result.leaf_hooks = None
+    if watch.blocks:
+        watch.tell(node, result._data)
     return result
 
 
@@ -127,9 +130,26 @@ def record_many(
     Returns:
         A tensor for each result.
     """
+    results = record_results(name, datas, rule, edges_of(inputs), versions_of(saved))
+    if saves_output:
+        node = next(result._node for result in results if result._node is not None).edges[0]
+        cast(Node, node).saved += versions_of(results)
+    return results
+
+
+def record_results(
+    name: str,
+    datas: Sequence[Array],
+    rule: RuleOfMany,
+    edges: tuple[Edge, ...],
+    versions: tuple[tuple[Version, int], ...],
+) -> tuple[Tensor, ...]:
+    """As `record_many`, for operations that find edges and versions themselves."""
+    node = Node(name, lambda parts: rule(cast(Parts, parts).gradients), edges, versions)
+    if watch.blocks:
+        watch.tell(node, None)
     # Results of no floating dtype (indices, masks) are constants.
-    node = Node(name, lambda parts: rule(cast(Parts, parts).gradients), edges_of(inputs), versions_of(saved))
-    results = tuple(
+    return tuple(
         [
             record_node(name, data, part_rule(i, len(datas)), (node,), ())
             if backend.is_floating(data.dtype)
@@ -137,9 +157,6 @@ def record_many(
             for i, data in enumerate(datas)
         ]
     )
-    if saves_output:
-        node.saved += versions_of(results)
-    return results
 
 
 def share_memory(view: Tensor, base: Tensor) -> Tensor:

@@ -1,0 +1,53 @@
+"""Which random numbers a function drew, so that `recompute` draws the same ones again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+
+class Draws:
+    """The state of each generator when a block first drew from it."""
+
+    def __init__(self) -> None:
+        self._states: dict[np.random.Generator, Any] = {}
+
+    def note(self, generator: np.random.Generator) -> None:
+        """`generator` is about to be drawn from."""
+        if generator not in self._states:
+            self._states[generator] = generator.bit_generator.state
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Note the generators that the block draws from."""
+        token = _open.set((*_open.get(), self))
+        try:
+            yield
+        finally:
+            _open.reset(token)
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Let the block draw what the recorded one drew; afterwards the generators go on as if it had not."""
+        now = {generator: generator.bit_generator.state for generator in self._states}
+        for generator, state in self._states.items():
+            generator.bit_generator.state = state
+        try:
+            yield
+        finally:
+            for generator, state in now.items():
+                generator.bit_generator.state = state
+
+
+_open: ContextVar[tuple[Draws, ...]] = ContextVar("psframework_draws", default=())
+
+
+def drawing(generator: np.random.Generator) -> np.random.Generator:
+    """`generator` itself, noted by an enclosing `recompute`: operations draw from what this answers."""
+    for draws in _open.get():
+        draws.note(generator)
+    return generator
