@@ -17,7 +17,17 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 if TYPE_CHECKING:
     from psframework import autograd, data, nn, optim
-    from psframework.autograd import Function, Tensor, enable_grad, is_grad_enabled, no_grad, ops
+    from psframework.autograd import (
+        Function,
+        SparseRows,
+        Tensor,
+        detect_anomaly,
+        enable_grad,
+        is_grad_enabled,
+        no_grad,
+        ops,
+        recompute,
+    )
     from psframework.autograd.tensor import tensor as tensor
     from psframework.backend import device
     from psframework.cluster.connect import connect
@@ -58,11 +68,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "psframework.autograd": (
         "Function",
+        "SparseRows",
         "Tensor",
+        "detect_anomaly",
         "enable_grad",
         "is_grad_enabled",
         "no_grad",
         "ops",
+        "recompute",
         "tensor",
     ),
     "psframework.backend": ("device",),
@@ -131,6 +144,7 @@ __all__ = [
     "RendezvousTimeout",
     "ResourceExhausted",
     "RolledBack",
+    "SparseRows",
     "StaleTerm",
     "Tensor",
     "UnknownTable",
@@ -141,6 +155,7 @@ __all__ = [
     "connect",
     "current_cluster",
     "data",
+    "detect_anomaly",
     "device",
     "enable_grad",
     "is_grad_enabled",
@@ -150,5 +165,6 @@ __all__ = [
     "no_grad",
     "ops",
     "optim",
+    "recompute",
     "tensor",
 ]
