@@ -9,12 +9,16 @@ from psframework.nn.layers.dropout import Dropout
 from psframework.nn.layers.linear import Linear
 from psframework.nn.layers.norm import BatchNorm1d, BatchNorm2d
 from psframework.nn.layers.pooling import AvgPool2d, Flatten, MaxPool2d
+from psframework.nn.layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from psframework.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
 __all__ = [
     "GELU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "AvgPool2d",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
@@ -23,7 +27,9 @@ __all__ = [
     "CrossEntropyLoss",
     "Dropout",
     "Flatten",
+    "GRUCell",
     "L1Loss",
+    "LSTMCell",
     "Linear",
     "LogSoftmax",
     "MSELoss",
@@ -32,6 +38,7 @@ __all__ = [
     "ModuleList",
     "NLLLoss",
     "Parameter",
+    "RNNCell",
     "ReLU",
     "Sequential",
     "Sigmoid",
