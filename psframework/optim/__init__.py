@@ -3,6 +3,14 @@
 from psframework.optim import schedule
 from psframework.optim.adagrad import Adagrad, AdagradRule, RowWiseAdagrad, RowWiseAdagradRule
 from psframework.optim.adam import Adam, AdamRule, AdamW, AdamWRule
+from psframework.optim.clip import (
+    GlobalNorm,
+    clip_coefficient,
+    clip_grad_norm_,
+    clip_grad_value_,
+    scale_,
+    squared_norm,
+)
 from psframework.optim.ftrl import FTRL, Ftrl, FTRLRule
 from psframework.optim.lamb import LAMB, LAMBRule
 from psframework.optim.optimizer import Optimizer
@@ -28,6 +36,7 @@ __all__ = [
     "AdamWRule",
     "FTRLRule",
     "Ftrl",
+    "GlobalNorm",
     "LAMBRule",
     "Optimizer",
     "RMSprop",
@@ -37,8 +46,13 @@ __all__ = [
     "SGDRule",
     "UpdateRule",
     "apply_blocks",
+    "clip_coefficient",
+    "clip_grad_norm_",
+    "clip_grad_value_",
     "rule_from_spec",
+    "scale_",
     "schedule",
     "set_update_threads",
+    "squared_norm",
     "update_threads",
 ]
