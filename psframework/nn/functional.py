@@ -9,8 +9,11 @@ import numpy as np
 
 from psframework.autograd import Tensor
 from psframework.autograd.ops.activation import gelu, relu, sigmoid, tanh
+from psframework.autograd.ops.batch_norm import Running
+from psframework.autograd.ops.batch_norm import batch_norm as _batch_norm
 from psframework.autograd.ops.conv import conv2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
+from psframework.autograd.ops.dropout import dropout as _dropout
 from psframework.autograd.ops.likelihood import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -18,9 +21,6 @@ from psframework.autograd.ops.likelihood import (
 )
 from psframework.autograd.ops.matmul import linear
 from psframework.autograd.ops.nll import nll_loss
-from psframework.autograd.ops.norm import Running
-from psframework.autograd.ops.norm import batch_norm as _batch_norm
-from psframework.autograd.ops.norm import dropout as _dropout
 from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
 from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from psframework.autograd.ops.similarity import cosine_embedding_loss, margin_ranking_loss

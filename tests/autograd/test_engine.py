@@ -6,10 +6,10 @@ import pytest
 
 from psframework.autograd import Function, backward, grad, no_grad, tensor
 from psframework.autograd.ops.activation import relu
+from psframework.autograd.ops.batch_norm import batch_norm
 from psframework.autograd.ops.conv import conv2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
 from psframework.autograd.ops.matmul import linear
-from psframework.autograd.ops.norm import batch_norm
 from psframework.autograd.ops.pool import max_pool2d
 from psframework.errors import ArgumentError, AutogradError
 

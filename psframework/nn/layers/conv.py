@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from psframework.autograd import Tensor
-from psframework.autograd.ops.conv import Pair, pair
+from psframework.autograd.ops.windows import Sizes as Pair
+from psframework.autograd.ops.windows import sizes as pair
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
@@ -56,9 +57,9 @@ class Conv2d(Module):
                 f"Conv2d: {in_channels} and {out_channels} channels must be multiples of groups={groups}"
             )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size = pair("Conv2d", "kernel_size", kernel_size, 1)
-        self.stride = pair("Conv2d", "stride", stride, 1)
-        self.dilation = pair("Conv2d", "dilation", dilation, 1)
+        self.kernel_size = pair("Conv2d", "kernel_size", kernel_size, 2, 1)
+        self.stride = pair("Conv2d", "stride", stride, 2, 1)
+        self.dilation = pair("Conv2d", "dilation", dilation, 2, 1)
         self.padding = self._as_pair(padding)
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self.weight = Parameter(np.empty(shape, dtype or np.float32))
@@ -69,7 +70,7 @@ class Conv2d(Module):
 
     def _as_pair(self, padding: Pair | str) -> tuple[int, int]:
         if not isinstance(padding, str):
-            return pair("Conv2d", "padding", padding, 0)
+            return pair("Conv2d", "padding", padding, 2, 0)
         if padding == "valid":
             return 0, 0
         spans = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from psframework.autograd import Tensor
-from psframework.autograd.ops.conv import Pair, pair
 from psframework.autograd.ops.shape import flatten
+from psframework.autograd.ops.windows import Sizes as Pair
+from psframework.autograd.ops.windows import sizes as pair
 from psframework.backend import Array
 from psframework.nn import functional as F
 from psframework.nn.module import Module
@@ -21,9 +22,9 @@ class _Pool2d(Module):
 
     def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0):
         name = type(self).__name__
-        self.kernel_size = pair(name, "kernel_size", kernel_size, 1)
-        self.stride = self.kernel_size if stride is None else pair(name, "stride", stride, 1)
-        self.padding = pair(name, "padding", padding, 0)
+        self.kernel_size = pair(name, "kernel_size", kernel_size, 2, 1)
+        self.stride = self.kernel_size if stride is None else pair(name, "stride", stride, 2, 1)
+        self.padding = pair(name, "padding", padding, 2, 0)
 
     def extra_repr(self) -> str:
         """What stands in the parentheses of the module's repr."""

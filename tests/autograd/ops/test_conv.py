@@ -3,10 +3,14 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_oracle import assert_equals_torch
 
 from psframework.autograd import tensor
 from psframework.autograd.ops import conv
-from psframework.autograd.ops.conv import conv2d
+from psframework.autograd.ops.conv import conv1d, conv2d
+from psframework.autograd.ops.windows import inside_out
 from psframework.errors import ArgumentError
 from psframework.testing.gradcheck import gradcheck
 
@@ -46,12 +50,74 @@ def test_values_and_gradients(kernel, stride, padding, dilation, groups, keep, m
     monkeypatch.setattr(conv, "KEEP_BYTES", keep)
     x = rng.standard_normal((2, 4, 5, 6))
     weight, bias = rng.standard_normal((8, 4 // groups, *kernel)), rng.standard_normal(8)
-    settings = (stride, padding, dilation, groups)
-    expected = plain_convolution(x, weight, bias, *settings)
-    np.testing.assert_allclose(conv2d(x, weight, bias, *settings).data, expected, atol=1e-12)
+    options = (stride, padding, dilation, groups)
+    expected = plain_convolution(x, weight, bias, *options)
+    np.testing.assert_allclose(conv2d(x, weight, bias, *options).data, expected, atol=1e-12)
     small = weight[: 2 * groups].copy()
-    gradcheck(lambda x, w, b: conv2d(x, w, b, *settings), [x, small, bias[: len(small)].copy()])
-    gradcheck(lambda x, w: conv2d(x, w, None, *settings), [x, small])
+    gradcheck(lambda x, w, b: conv2d(x, w, b, *options), [x, small, bias[: len(small)].copy()])
+    gradcheck(lambda x, w: conv2d(x, w, None, *options), [x, small])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    size=st.tuples(st.integers(5, 7), st.integers(5, 7)),
+    groups=st.sampled_from([1, 2, 4]),
+    batch=st.integers(0, 2),
+)
+def test_any_geometry_is_the_definition(kernel, stride, padding, dilation, size, groups, batch):
+    """The values, and the gradients by their own definition: the result is linear in each argument."""
+    x, weight = rng.standard_normal((batch, 4, *size)), rng.standard_normal((4, 4 // groups, *kernel))
+    bias, options = rng.standard_normal(4), (stride, padding, dilation, groups)
+    leaves = [tensor(array, True) for array in (x, weight, bias)]
+    out = conv2d(*leaves, *options)
+    expected = plain_convolution(x, weight, bias, *options)
+    np.testing.assert_allclose(out.data, expected, atol=1e-12)
+    seed = rng.standard_normal(out.shape)
+    out.backward(seed)
+    without_bias = (seed * plain_convolution(x, weight, np.zeros(4), *options)).sum()
+    for leaf, array in zip(leaves[:2], (x, weight)):
+        np.testing.assert_allclose((leaf.grad * array).sum(), without_bias, atol=1e-9)
+    np.testing.assert_allclose(leaves[2].grad, seed.sum((0, 2, 3)), atol=1e-12)
+
+
+OPTIONS = [
+    {},
+    {"padding": "same"},
+    {"padding": "same", "dilation": 3},
+    {"padding": "valid", "stride": 2},
+    {"padding": 2, "stride": 3, "dilation": 2},
+    {"groups": 2, "padding": 1},
+    {"groups": 4, "stride": 2},
+]
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:Using padding")
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_equals_torch(options, kernel):
+    F = pytest.importorskip("torch").nn.functional
+    for ours, theirs, size, window in (
+        (conv1d, F.conv1d, (11,), (kernel,)),
+        (conv2d, F.conv2d, (11, 10), (kernel, max(kernel - 1, 1))),
+    ):
+        weight, bias = (
+            rng.standard_normal((8, 4 // options.get("groups", 1), *window)),
+            rng.standard_normal(8),
+        )
+        for shape in ((2, 4, *size), (4, *size)):
+            arrays = {"input": rng.standard_normal(shape), "weight": weight, "bias": bias}
+            assert_equals_torch(ours, theirs, arrays, **options)
+
+
+def test_one_axis_is_one_row():
+    x, weight, bias = rng.standard_normal((2, 4, 9)), rng.standard_normal((6, 2, 3)), rng.standard_normal(6)
+    expected = conv2d(x[:, :, None], weight[:, :, None], bias, (1, 2), (0, 1), (1, 2), 2).data[:, :, 0]
+    np.testing.assert_allclose(conv1d(x, weight, bias, 2, 1, 2, 2).data, expected)
 
 
 def test_each_input_alone_strided_and_empty():
@@ -64,7 +130,7 @@ def test_each_input_alone_strided_and_empty():
 
 def test_layers_in_a_row_copy_nothing_between_them():
     first = conv2d(rng.standard_normal((5, 1, 6, 6)), rng.standard_normal((3, 1, 3, 3)))
-    assert conv.inside_out(first.data).flags.c_contiguous
+    assert inside_out(first.data).flags.c_contiguous
     assert first.relu().flatten(1).data.T.flags.c_contiguous
 
 
@@ -85,7 +151,7 @@ X, W = np.zeros((2, 4, 5, 6)), np.zeros((8, 4, 3, 3))
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: conv2d(X[0], W), r"x must be \(batch, in, rows, columns\)"),
+        (lambda: conv2d(X[0, 0], W), r"x must be \(batch, in, rows, columns\)"),
         (lambda: conv2d(X[:, :3], W), r"3 channels in 1 group\(s\) do not fit a weight"),
         (lambda: conv2d(X, W, groups=2), "do not fit"),
         (lambda: conv2d(X, W, groups=0), "do not fit"),
@@ -93,6 +159,14 @@ X, W = np.zeros((2, 4, 5, 6)), np.zeros((8, 4, 3, 3))
         (lambda: conv2d(X, W, stride=0), "stride=0 must be an integer of at least 1"),
         (lambda: conv2d(X, W, padding=(1, 1, 1)), r"padding=\(1, 1, 1\)"),
         (lambda: conv2d(X, W, padding=-1), "padding=-1"),
+        (lambda: conv2d(X, W, padding="full"), "padding='full' is no number"),
+        (lambda: conv2d(X, W, stride=(1, 2), padding="same"), "with stride 1"),
+        (lambda: conv2d(X.astype(int), W), "conv2d: dtype int64 is not floating"),
+        (lambda: conv1d(X, W), r"conv1d: x must be \(batch, in, length\)"),
+        (
+            lambda: conv1d(X[0], np.zeros((8, 5, 3)), padding=(1, 1)),
+            r"padding=\(1, 1\) must be an integer of at least 0",
+        ),
         (lambda: conv2d(X, W, dilation=3), r"does not fit into an image of \(5, 6\)"),
     ],
 )

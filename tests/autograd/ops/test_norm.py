@@ -1,103 +1,40 @@
-import ml_dtypes
 import numpy as np
 import pytest
 
 from psframework.autograd import tensor
-from psframework.autograd.ops.norm import Running, batch_norm, dropout
-from psframework.errors import ArgumentError
-from psframework.testing.gradcheck import gradcheck
-
-rng = np.random.default_rng(11)
-SHAPES = [(6, 3), (4, 3, 5), (2, 3, 4, 5)]
-
-
-def statistics(dtype=np.float64):
-    return Running(rng.standard_normal(3).astype(dtype), rng.uniform(0.5, 2, 3).astype(dtype))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("training", [True, False])
-def test_gradients(shape, training):
-    x, weight, bias = rng.standard_normal(shape), rng.standard_normal(3), rng.standard_normal(3)
-    running = None if training else statistics()
-    gradcheck(lambda x, w, b: batch_norm(x, running, w, b, training), [x, weight, bias])
-    gradcheck(lambda x: batch_norm(x, running, None, None, training), [x])
-    gradcheck(lambda w: batch_norm(x, running, w, None, training), [weight])
-    gradcheck(lambda b: batch_norm(x, running, weight, b, training), [bias])
-    last = np.asfortranarray(x)  # the batch last in memory, as conv2d leaves it
-    gradcheck(lambda x: batch_norm(x, running, weight, bias, training), [last])
-
-
-def test_training_normalizes_and_moves_the_statistics():
-    x = rng.standard_normal((8, 3, 4)) * 3 + 5
-    running = Running(np.zeros(3), np.ones(3))
-    out = batch_norm(x, running, momentum=0.25).data
-    np.testing.assert_allclose(out.mean(axis=(0, 2)), 0, atol=1e-12)
-    np.testing.assert_allclose(out.var(axis=(0, 2)), 1, rtol=1e-4)
-    np.testing.assert_allclose(running.mean, 0.25 * x.mean(axis=(0, 2)))
-    np.testing.assert_allclose(running.var, 0.75 + 0.25 * x.var(axis=(0, 2), ddof=1))
-
-
-def test_evaluation_leaves_the_statistics_alone():
-    running = statistics()
-    before = running.mean.copy(), running.var.copy()
-    x = rng.standard_normal((1, 3))
-    out = batch_norm(x, running, training=False).data
-    np.testing.assert_allclose(out, (x - before[0]) / np.sqrt(before[1] + 1e-5))
-    np.testing.assert_array_equal(running.mean, before[0])
-    np.testing.assert_array_equal(running.var, before[1])
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_16_bits_are_computed_in_float32(dtype):
-    t = tensor(rng.standard_normal((2000, 3)) + 3, True, dtype=dtype)
-    w, running = (
-        tensor(np.ones(3), True, dtype=dtype),
-        Running(np.zeros(3, np.float32), np.ones(3, np.float32)),
-    )
-    out = batch_norm(t, running, w)
-    out.sum().backward()
-    assert out.dtype == t.grad.dtype == w.grad.dtype == dtype
-    np.testing.assert_allclose(running.mean, 0.1 * t.data.astype(np.float32).mean(0), rtol=1e-5)
-
-
-def test_dropout():
-    ones = np.ones((100, 100), np.float32)
-    t = tensor(ones, True)
-    out = dropout(t, 0.3, np.random.default_rng(0))
-    out.sum().backward()
-    np.testing.assert_array_equal(t.grad, out.data)
-    np.testing.assert_allclose(np.unique(out.data), [0, 1 / 0.7], rtol=1e-6)
-    assert 0.27 < (out.data == 0).mean() < 0.33
-    assert out.dtype == np.float32
-    again = dropout(ones, 0.3, np.random.default_rng(0))
-    np.testing.assert_array_equal(again.data, out.data)
-    gradcheck(lambda x: dropout(x, 0.5, np.random.default_rng(1)), [rng.standard_normal((4, 5))[::2, ::-1]])
-
-
-def test_dropout_of_nothing_and_of_all():
-    t = tensor(np.ones(10), True)
-    assert dropout(t, 0.0) is t and dropout(t, 0.5, training=False) is t
-    assert not dropout(t, 1.0, np.random.default_rng(0)).data.any()
-
-
-X = np.zeros((4, 3))
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: batch_norm(np.zeros(3), None), r"\(batch, channels, \.\.\.\)"),
-        (lambda: batch_norm(X.astype(int), None), "floating"),
-        (lambda: batch_norm(X, None, np.zeros(4)), r"weight of shape \(4,\) for 3 channels"),
-        (lambda: batch_norm(X, Running(np.zeros(2), np.zeros(3))), r"running mean of shape \(2,\)"),
-        (lambda: batch_norm(X[:1], None), "fewer than two values a channel"),
-        (lambda: batch_norm(X, None, training=False), "running statistics are needed"),
-        (lambda: dropout(X, 1.5), "p=1.5 is no probability"),
-        (lambda: dropout(X, 0.5), "pass rng"),
-        (lambda: dropout(np.arange(3), 0.5, np.random.default_rng(0)), "int64 is not floating"),
-    ],
+from psframework.autograd.ops.norm import (
+    cast_to,
+    floating,
+    inverse_deviation,
+    parameter,
+    row_means,
+    row_sums,
 )
-def test_bad_input(call, words):
-    with pytest.raises(ArgumentError, match=words):
-        call()
+from psframework.errors import ArgumentError
+
+ROWS = np.random.default_rng(2).standard_normal((3, 5))
+
+
+def test_rows():
+    np.testing.assert_allclose(row_means(ROWS), ROWS.mean(1, keepdims=True))
+    np.testing.assert_allclose(row_sums(ROWS), ROWS.sum(1))
+    assert row_means(ROWS[:, :0]).shape == (3, 1)
+
+
+def test_inverse_deviation():
+    np.testing.assert_allclose(inverse_deviation(np.array([4.0, 0.0]), 0.25), [1 / np.sqrt(4.25), 2])
+
+
+def test_cast_to():
+    assert cast_to(ROWS, ROWS.dtype) is ROWS
+    assert cast_to(ROWS, np.dtype(np.float32)).dtype == np.float32
+
+
+def test_parameter_and_floating():
+    assert parameter("op", "weight", None, (3,)) is None
+    t = tensor(np.zeros(3), True)
+    assert parameter("op", "weight", t, (3,)) is t and floating("op", t) is t
+    with pytest.raises(ArgumentError, match=r"op: weight must have shape \(4,\), got \(3,\)"):
+        parameter("op", "weight", t, (4,))
+    with pytest.raises(ArgumentError, match="op: dtype int64 is not floating"):
+        floating("op", np.arange(3))

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+from torch_oracle import assert_equals_torch
 
 from psframework.autograd import tensor
-from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
+from psframework.autograd.ops.pool import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from psframework.errors import ArgumentError
 from psframework.testing.gradcheck import gradcheck
 
@@ -43,6 +44,42 @@ def test_strided_and_empty(op):
     assert op(X, 2).shape == op(X, 2, 2).shape == (2, 3, 3, 3)
 
 
+OPTIONS = [
+    {"kernel_size": 2},
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": 3, "stride": 1},
+    {"kernel_size": 2, "stride": 3},
+    {"kernel_size": 4, "stride": 3, "padding": 2, "ceil_mode": True},
+    {"kernel_size": 2, "ceil_mode": True},
+    {"kernel_size": 1},
+]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_equals_torch(options):
+    """Also of few different numbers, so that most windows have ties."""
+    F = pytest.importorskip("torch").nn.functional
+    for shape in ((2, 3, 9), (3, 9), (2, 3, 9, 8), (3, 9, 8)):
+        one = len(shape) - shape.index(9) == 1
+        more = {"dilation": 2} if options["kernel_size"] < 4 else {}
+        for array in (rng.standard_normal(shape), rng.integers(0, 3, shape).astype(float)):
+            for settings in (options, options | more):
+                ours, theirs = (max_pool1d, F.max_pool1d) if one else (max_pool2d, F.max_pool2d)
+                assert_equals_torch(ours, theirs, {"input": array}, **settings)
+        ours, theirs = (avg_pool1d, F.avg_pool1d) if one else (avg_pool2d, F.avg_pool2d)
+        for more in ({}, {"count_include_pad": False}, *([] if one else [{"divisor_override": 3}])):
+            assert_equals_torch(ours, theirs, {"input": array}, **options | more)
+
+
+def test_nan_wins_and_the_gradient_goes_on():
+    t = tensor(np.array([[[1, np.nan, 2, 3, 4, 5.0]]]), True)
+    out = max_pool1d(t, 3)
+    np.testing.assert_array_equal(out.data, [[[np.nan, 5]]])
+    out.sum().backward()
+    np.testing.assert_array_equal(t.grad, [[[0, 0, 1, 0, 0, 1]]])
+
+
 def test_the_first_of_equal_values_gets_the_gradient():
     t = tensor(np.zeros((1, 1, 3, 3)), True)
     max_pool2d(t, 2, 1).sum().backward()
@@ -61,7 +98,7 @@ def test_dtype_is_kept():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((X[0], 2), r"x must be \(batch, channels, rows, columns\)"),
+        ((X[0, 0], 2), r"x must be \(batch, channels, rows, columns\)"),
         ((X, 0), "kernel_size=0"),
         ((X, 2, 0), "stride=0"),
         ((X, 2, 2, 2), "more than half"),
@@ -76,3 +113,8 @@ def test_bad_input(op, arguments, words):
 def test_max_pool_of_integers():
     with pytest.raises(ArgumentError, match="int64 is not floating"):
         max_pool2d(np.zeros((1, 1, 2, 2), int), 2)
+
+
+def test_a_divisor_of_zero():
+    with pytest.raises(ArgumentError, match="divisor_override must not be 0"):
+        avg_pool2d(X, 2, divisor_override=0)

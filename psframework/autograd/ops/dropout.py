@@ -1,0 +1,38 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psframework import backend
+from psframework.autograd.record import as_tensor, constant, record, recording
+from psframework.autograd.tensor import Tensor
+from psframework.backend import Array
+from psframework.errors import ArgumentError
+
+
+def dropout(x: Tensor | Array, p: float = 0.5, rng: Any = None, training: bool = True) -> Tensor:
+    """Set elements to zero with probability `p`, and divide the others by `1 - p` (Srivastava et al., 2014).
+
+    Args:
+        x: any shape, floating.
+        p: in [0, 1].
+        rng: a `numpy.random.Generator` (on a GPU CuPy's), which decides what is dropped.
+        training: if False, `x` passes unchanged.
+    """
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"dropout: p={p} is no probability")
+    x = as_tensor(x, "dropout")
+    if not training or p == 0:
+        return x
+    if rng is None:
+        raise ArgumentError("dropout: pass rng, a numpy.random.Generator, so that a run can be repeated")
+    data = x._data
+    if not backend.is_floating(data.dtype):
+        raise ArgumentError(f"dropout: dtype {data.dtype} is not floating: convert with .astype(np.float32)")
+    kept = rng.random(data.shape, dtype="float32") >= p
+    mask = kept.astype(data.dtype) * data.dtype.type(1 / (1 - p) if p < 1 else 0)
+    out = data * mask
+    if not recording(x):
+        return constant(out)
+    return record("dropout", out, lambda g: (g * mask,), (x,))
