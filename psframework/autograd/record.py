@@ -11,7 +11,7 @@ import numpy as np
 from psframework import backend
 from psframework.autograd import watch
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.node import Edge, Node, Parts, Rule, RuleOfMany, Version, part_rule
+from psframework.autograd.node import Edge, Node, Parts, Rule, RuleOfMany, Version, next_order, part_rule
 from psframework.autograd.tensor import Operand, Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError, PsfError
@@ -20,6 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _new: Callable[[type[Tensor]], Tensor] = Tensor.__new__
+_new_node: Callable[[type[Node]], Node] = Node.__new__
 _ndarray = np.ndarray
 
 
@@ -97,9 +98,17 @@ def record_node(
 ) -> Tensor:
     """As `record`, for operations that run so often that they find edges and versions themselves."""
     version: Version = [0]
+    # Filled here, because calling the classes would take longer than all the rest.
+    node = _new_node(Node)
+    node.name = name
+    node.backward = rule
+    node.edges = edges
+    node.saved = (*versions, (version, 0)) if saves_output else versions
+    node.order = next_order()
+    node.hooks = None
     result = _new(Tensor)
     result._data = data if type(data) is _ndarray else backend.as_array(data)
-    result._node = node = Node(name, rule, edges, (*versions, (version, 0)) if saves_output else versions)
+    result._node = node
     result._requires_grad = True
     result._version = version
     result._grad = result.grad_buffer = result.leaf_hooks = None

@@ -10,15 +10,18 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
+from psframework.autograd.node import Edge, Rule
 from psframework.autograd.record import (
     as_tensor,
     constant,
     explain,
     needs_grad,
     record,
+    record_node,
     recording,
     sum_to,
     value_of,
+    versions_of,
 )
 from psframework.autograd.tensor import Operand, Tensor
 from psframework.backend import Array
@@ -27,6 +30,9 @@ from psframework.errors import ArgumentError
 # (gradient, first operand, second operand, result) -> contribution of one operand, still broadcast.
 # Operands and result may be None where the table does not list them as read.
 Partial: TypeAlias = Callable[[Array, Any, Any, Any], Any]
+
+_ndarray = np.ndarray
+_NUMBERS = frozenset((int, float, bool))
 
 
 class Binary(NamedTuple):
@@ -38,6 +44,7 @@ class Binary(NamedTuple):
     to_b: Partial
     to_a_reads: str  # which of "a", "b" and "o" (the result)
     to_b_reads: str
+    alike: Rule | None = None  # the whole rule, for operands of one shape and dtype, if it reads none of them
 
 
 def module_of(a: Any, b: Any) -> Any:
@@ -79,8 +86,8 @@ def _pass(g: Array, a: Any, b: Any, o: Any) -> Any:
     return g
 
 
-_ADD = Binary("add", operator.add, _pass, _pass, "", "")
-_SUBTRACT = Binary("subtract", operator.sub, _pass, lambda g, a, b, o: -g, "", "")
+_ADD = Binary("add", operator.add, _pass, _pass, "", "", lambda g: (g, g))
+_SUBTRACT = Binary("subtract", operator.sub, _pass, lambda g, a, b, o: -g, "", "", lambda g: (g, -g))
 _MULTIPLY = Binary("multiply", operator.mul, lambda g, a, b, o: g * b, lambda g, a, b, o: g * a, "b", "a")
 _DIVIDE = Binary(
     "divide", operator.truediv, lambda g, a, b, o: g / b, lambda g, a, b, o: -g * o / b, "b", "bo"
@@ -92,44 +99,66 @@ _MINIMUM = Binary("minimum", _minimum, _winner, _second, "abo", "abo")
 
 def binary(op: Binary, a: Operand, b: Operand) -> Tensor:
     """Apply `op` to `a` and `b`, and record it."""
-    x = a._data if isinstance(a, Tensor) else value_of(a, op.name)
-    y = b._data if isinstance(b, Tensor) else value_of(b, op.name)
-    if isinstance(x, int | float):
-        x = _beside(x, y)
-    elif isinstance(y, int | float):
+    a_edge: Edge = None
+    b_edge: Edge = None
+    x: Any
+    y: Any
+    if isinstance(a, Tensor):
+        x = a._data
+        if a._requires_grad:
+            a_edge = a._node or a
+    else:
+        x = value_of(a, op.name)
+    if isinstance(b, Tensor):
+        y = b._data
+        if b._requires_grad:
+            b_edge = b._node or b
+    else:
+        y = value_of(b, op.name)
+    if type(y) in _NUMBERS:
         y = _beside(y, x)
+    elif type(x) in _NUMBERS:
+        x = _beside(x, y)
     try:
         out = op.forward(x, y)
     except (ValueError, TypeError) as error:
         raise explain(op.name, error, a, b) from error
-    if type(out) is not np.ndarray:
+    if type(out) is not _ndarray:
         out = backend.as_array(out)
-    a_needs = isinstance(a, Tensor) and a._requires_grad
-    b_needs = isinstance(b, Tensor) and b._requires_grad
-    if not (a_needs or b_needs) or not is_grad_enabled():
+    if (a_edge is None and b_edge is None) or not is_grad_enabled():
         return constant(out)
-    a_like = (x.shape, x.dtype) if a_needs else None
-    b_like = (y.shape, y.dtype) if b_needs else None
-    reads = (op.to_a_reads if a_needs else "") + (op.to_b_reads if b_needs else "")
+    if op.alike and a_edge is not None and b_edge is not None and x.shape == y.shape and x.dtype is y.dtype:
+        return record_node(op.name, out, op.alike, (a_edge, b_edge), ())
+    return _record(op, out, (x, y), (a_edge, b_edge), (a, b))
+
+
+def _record(
+    op: Binary, out: Array, arrays: tuple[Any, Any], edges: tuple[Edge, Edge], operands: tuple[Any, Any]
+) -> Tensor:
+    (x, y), (a_edge, b_edge), (a, b) = arrays, edges, operands
+    a_like = None if a_edge is None else (x.shape, x.dtype)
+    b_like = None if b_edge is None else (y.shape, y.dtype)
+    reads = (op.to_a_reads if a_like else "") + (op.to_b_reads if b_like else "")
     kept_x, kept_y = x if "a" in reads else None, y if "b" in reads else None
     kept_out = out if "o" in reads else None
+    to_a, to_b = op.to_a, op.to_b
 
     def rule(g: Array) -> Sequence[Array | None]:
         p, q, o = kept_x, kept_y, kept_out
         if g.dtype.itemsize == 2:
             g, p, q, o = _widened(g), _widened(p), _widened(q), _widened(o)
         return (
-            None if a_like is None else sum_to(op.to_a(g, p, q, o), *a_like),
-            None if b_like is None else sum_to(op.to_b(g, p, q, o), *b_like),
+            None if a_like is None else sum_to(to_a(g, p, q, o), *a_like),
+            None if b_like is None else sum_to(to_b(g, p, q, o), *b_like),
         )
 
-    saved = (a if "a" in reads else None, b if "b" in reads else None)
-    return record(op.name, out, rule, (a, b), saved, "o" in reads)
+    saved = versions_of((a if "a" in reads else None, b if "b" in reads else None))
+    return record_node(op.name, out, rule, edges, saved, "o" in reads)
 
 
 def _beside(number: float, array: Any) -> Any:
     """`number` as it has to be to leave `array` its dtype: bfloat16 gives way to Python's numbers."""
-    if getattr(array, "dtype", None) == backend.bfloat16 and not isinstance(number, np.generic):
+    if getattr(array, "dtype", None) == backend.bfloat16:
         return backend.array_like(number, array, backend.bfloat16)
     return number
 
