@@ -70,7 +70,18 @@ def add_torch_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
+    return has("torch")
+
+
+def has(module: str) -> bool:
+    """Whether this interpreter has a module."""
+    return importlib.util.find_spec(module) is not None
+
+
+def add_hips_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --hips-python (default PSF_HIPS_PYTHON, else this interpreter if it has HIPS autograd)."""
+    default = os.environ.get("PSF_HIPS_PYTHON") or (sys.executable if has("autograd") else "")
+    parser.add_argument("--hips-python", default=default, help="interpreter that has HIPS autograd, a peer")
 
 
 @dataclass
@@ -167,6 +178,7 @@ class Row:
         scale: factor from the figure to the unit.
         target: our ratio to the first peer that the budget asks for.
         lower_is_better: whether the figure is a time.
+        limit: what our own figure may be at most (at least, if higher is better), in the unit.
     """
 
     case: str
@@ -175,6 +187,7 @@ class Row:
     scale: float = 1.0
     target: float | None = None
     lower_is_better: bool = False
+    limit: float | None = None
 
 
 def report(figures: Figures, rows: Sequence[Row], *, ours: str, peers: Sequence[str]) -> bool:
@@ -193,6 +206,12 @@ def report(figures: Figures, rows: Sequence[Row], *, ours: str, peers: Sequence[
             met = met and good
             sign = "<=" if row.lower_is_better else ">="
             verdict += f"  ({sign} {row.target:g}x: {'met' if good else 'NOT MET'})"
+        if row.limit is not None:
+            figure = statistics.median(by_side[ours]) * row.scale
+            good = figure <= row.limit if row.lower_is_better else figure >= row.limit
+            met = met and good
+            sign = "<=" if row.lower_is_better else ">="
+            verdict += f"  ({sign} {row.limit:g} {row.unit}: {'met' if good else 'NOT MET'})"
         print(f"{row.label:{width}}  " + "  ".join(f"{cell:>28}" for cell in cells) + f"   {verdict}")
     return met
 

@@ -1,10 +1,11 @@
-"""One training step of an MLP (forward, backward, SGD): our engine against hand-written NumPy and torch.
+"""One training step of an MLP (forward, backward, SGD): our engine against NumPy, torch and HIPS.
 
-    python benchmarks/mlp.py [--torch-python /path/to/python] [--reps 25]
+    python benchmarks/mlp.py [--torch-python /path/to/python] [--hips-python /path/to/python] [--reps 25]
 
 Two sizes: 784-512-512-10 at batch 64, where matrix products are nearly all, and 32-32-32-10 at batch 8, where
 the engine's overhead is. Ours runs twice: `autograd` updates its parameters as the NumPy side does, `nn` is
-`nn.Sequential` with `optim.SGD`, as the torch side is. One thread a side, the same allocator, interleaved.
+`nn.Sequential` with `optim.SGD`, as the torch side is. NumPy is written by hand, `hips` is HIPS autograd. One
+thread a side, the same allocator, interleaved.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import itertools
 
-from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin, report, serve_side, set_allocator
+from benchmarks._peer import (
+    Row,
+    Side,
+    add_hips_argument,
+    add_torch_argument,
+    interleave,
+    pin,
+    report,
+    serve_side,
+    set_allocator,
+)
 
 # case: layers, batch, steps of one repetition
 SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {
@@ -156,7 +167,43 @@ def torch_step(dims: tuple[int, ...], batch: int) -> Step:
     return step
 
 
-STEPS = {"numpy": numpy_step, "autograd": autograd_step, "nn": nn_step, "torch": torch_step}
+def hips_step(dims: tuple[int, ...], batch: int) -> Step:
+    """HIPS autograd: the same operations as the NumPy side, differentiated by it."""
+    import autograd.numpy as anp
+    import numpy as np
+    from autograd import value_and_grad
+
+    x, y, weights, biases = data(dims, batch)
+    rate, rows, last = np.float32(RATE), np.arange(batch), len(weights) - 1
+
+    def loss(parameters: Any) -> Any:
+        h = x
+        for i, (weight, bias) in enumerate(parameters):
+            h = anp.dot(h, weight) + bias
+            if i < last:
+                h = anp.maximum(h, np.float32(0))
+        h = h - anp.max(h, axis=1, keepdims=True)
+        return anp.mean(anp.log(anp.sum(anp.exp(h), axis=1)) - h[rows, y])
+
+    differentiate, parameters = value_and_grad(loss), list(zip(weights, biases))
+
+    def step() -> float:
+        value, gradients = differentiate(parameters)
+        for (weight, bias), (into_weight, into_bias) in zip(parameters, gradients):
+            weight -= rate * into_weight
+            bias -= rate * into_bias
+        return float(value)
+
+    return step
+
+
+STEPS = {
+    "numpy": numpy_step,
+    "autograd": autograd_step,
+    "nn": nn_step,
+    "torch": torch_step,
+    "hips": hips_step,
+}
 
 
 def rate_of(step: Step, steps: int) -> float:
@@ -189,6 +236,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_torch_argument(parser)
+    add_hips_argument(parser)
     parser.add_argument("--reps", type=int, default=25)
     parser.add_argument("--serve", choices=STEPS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -197,11 +245,10 @@ def main() -> int:
         return 0
     # Where a machine sets this it slows NumPy's BLAS and not torch's.
     os.environ.pop("OPENBLAS_CORETYPE", None)
-    names = ["autograd", "nn", "numpy"] + (["torch"] if arguments.torch_python else [])
-    sides = [
-        Side(name, [arguments.torch_python if name == "torch" else sys.executable, __file__, "--serve", name])
-        for name in names
-    ]
+    pythons = dict.fromkeys(("autograd", "nn", "numpy"), sys.executable)
+    pythons |= {"torch": arguments.torch_python, "hips": arguments.hips_python}
+    names = [name for name, python in pythons.items() if python]
+    sides = [Side(name, [pythons[name], __file__, "--serve", name]) for name in names]
     for side in sides:
         side.__enter__()
     try:
@@ -224,9 +271,10 @@ def products(case: str) -> float:
 
 def show(figures: dict[str, dict[str, list[float]]], names: list[str]) -> bool:
     """Prints a table against each peer."""
-    targets = {("autograd", "numpy"): (0.95, 0.6), ("nn", "torch"): (1.7, 2.0)}
+    targets = {("autograd", "numpy"): (0.95, 0.6), ("nn", "torch"): (1.7, 2.0), ("autograd", "hips"): (3, 3)}
     met = True
-    for ours, peer in (("autograd", "numpy"), ("nn", "numpy"), ("autograd", "torch"), ("nn", "torch")):
+    pairs = [("autograd", "numpy"), ("nn", "numpy"), ("autograd", "torch"), ("nn", "torch")]
+    for ours, peer in [*pairs, ("autograd", "hips")]:
         if peer in names:
             wanted = targets.get((ours, peer), (None, None))
             rows = [Row(case, LABELS[case], "/s", target=t) for case, t in zip(SIZES, wanted)]

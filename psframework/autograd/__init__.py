@@ -5,6 +5,7 @@ from psframework.autograd.tensor import Tensor, tensor
 
 # isort: split
 from psframework.autograd.anomaly import detect_anomaly
+from psframework.autograd.draw import Drawing, draw
 from psframework.autograd.draws import drawing
 from psframework.autograd.engine import backward, grad
 from psframework.autograd.function import Context, Function
@@ -15,12 +16,14 @@ from psframework.autograd.sparse import SparseRows
 
 __all__ = [
     "Context",
+    "Drawing",
     "Function",
     "Node",
     "SparseRows",
     "Tensor",
     "backward",
     "detect_anomaly",
+    "draw",
     "drawing",
     "enable_grad",
     "grad",
