@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import psframework as psf
-import psframework.parameter_server.arena as arena_module
-from psframework import backend, nn
+from psframework import nn
+from psframework.autograd.sparse import SparseRows
 from psframework.errors import ArgumentError
 from psframework.parameter_server.arena import ModelMemory, parameter_specs
 from psframework.parameter_server.layout import ParameterSpec
 from psframework.parameter_server.partition import Balanced
+from psframework.testing.strict_device import StrictDevice
 from psframework.wire import shm
 from psframework.wire.compress import Compression
 
@@ -131,37 +132,22 @@ def test_computed_parameters_are_refused():
     assert parameter_specs([("x", x)]) == (ParameterSpec("x", "float64", (2,)),)
 
 
-class DeviceArray(np.ndarray):
-    """Stands for an array on a device: another class, and a module of its own."""
-
-
-class DeviceModule:
-    @staticmethod
-    def asarray(value, dtype=None):
-        return np.array(value, dtype).view(DeviceArray)
-
-    @staticmethod
-    def asnumpy(array):
-        return np.array(array).view(np.ndarray)
-
-    def __getattr__(self, name):
-        return getattr(np, name)
-
-
-def test_parameters_on_a_device_stay_there(monkeypatch):
-    monkeypatch.setitem(backend._namespaces, DeviceArray, DeviceModule())
-    monkeypatch.setattr(arena_module, "_on_host", lambda array: type(array) is np.ndarray)
+def test_parameters_on_a_device_stay_there():
+    device = StrictDevice("arena-0")
     model = Net()
-    model.w.data = DeviceModule.asarray(model.w.data)
+    model.w.data = device.to_device(model.w.data)
     memory = ModelMemory(list(model.named_parameters()), shared=False)
     memory.bind()
-    assert type(model.w.data) is DeviceArray
+    assert type(model.w.data) is device.ndarray
     assert model.w.grad_buffer is None
-    model.w.grad = DeviceModule.asarray(np.full((2, 3), 4.0, np.float32))
+    rows = device.to_device(np.array([1]))
+    model.w.grad = device.to_device(np.full((2, 3), 4.0, np.float32))
     arena, present = memory.take()
     assert present == {0}
     assert np.all(arena.views[0] == 4)
+    model.w.grad = SparseRows(rows, device.to_device(np.full((1, 3), 5.0, np.float32)), (2, 3))
+    assert np.array_equal(memory.take()[0].views[0], [[0] * 3, [5] * 3])
     memory.spare.views[0][...] = 8
     memory.swap()
-    assert type(model.w.data) is DeviceArray
-    assert np.all(model.w.data == 8)
+    assert type(model.w.data) is device.ndarray
+    assert np.all(model.w.data.host == 8)
