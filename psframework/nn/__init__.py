@@ -1,9 +1,17 @@
 """Building blocks of models, with torch's names: Module, Parameter, layers, losses, initial values."""
 
 from psframework.nn import functional, init
+from psframework.nn.hooks import HookHandle
 from psframework.nn.init import manual_seed
 from psframework.nn.layers.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
-from psframework.nn.layers.container import ModuleList, Sequential
+from psframework.nn.layers.container import (
+    Identity,
+    ModuleDict,
+    ModuleList,
+    ParameterDict,
+    ParameterList,
+    Sequential,
+)
 from psframework.nn.layers.conv import Conv2d
 from psframework.nn.layers.dropout import Dropout
 from psframework.nn.layers.linear import Linear
@@ -28,6 +36,8 @@ __all__ = [
     "Dropout",
     "Flatten",
     "GRUCell",
+    "HookHandle",
+    "Identity",
     "L1Loss",
     "LSTMCell",
     "Linear",
@@ -35,9 +45,12 @@ __all__ = [
     "MSELoss",
     "MaxPool2d",
     "Module",
+    "ModuleDict",
     "ModuleList",
     "NLLLoss",
     "Parameter",
+    "ParameterDict",
+    "ParameterList",
     "RNNCell",
     "ReLU",
     "Sequential",

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+
+from psframework import backend
 from psframework.autograd import Tensor
-from psframework.backend import Array, array_like, is_array
-from psframework.errors import ArgumentError, ModelMismatch
+from psframework.backend import Array, is_array
+from psframework.errors import ArgumentError
+from psframework.nn.hooks import BackwardHook, ForwardHook, HookHandle, ModuleHooks, PreHook
+from psframework.nn.moving import convert, move
 from psframework.nn.parameter import Parameter
+from psframework.nn.state import IncompatibleKeys, load, state_arrays
 
 M = TypeVar("M", bound="Module")
-
-
-class IncompatibleKeys(NamedTuple):
-    """What a load left aside."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
 
 
 class Module:
@@ -33,6 +32,7 @@ class Module:
     _parameters: dict[str, None]
     _buffers: dict[str, bool]
     _modules: dict[str, None]
+    _hooks: ModuleHooks | None = None  # of this instance, once it has one
 
     def __new__(cls: type[M], *args: Any, **kwargs: Any) -> M:
         """Keeps the constructor's arguments: a pipeline stage or a remote worker makes the module again."""
@@ -46,7 +46,9 @@ class Module:
         raise ArgumentError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        if self._hooks is None:
+            return self.forward(*args, **kwargs)
+        return self._hooks.call(self, args, kwargs)
 
     # Registration
 
@@ -54,8 +56,9 @@ class Module:
         if isinstance(value, Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Module):
-            self._forget(name)
-            self._modules[name] = None
+            if name not in self._modules:  # a module that replaces another keeps its place
+                self._forget(name)
+                self._modules[name] = None
         elif value is not None and name in self._parameters:
             kind = type(value).__name__
             raise ArgumentError(f"{name!r} is a parameter: assign an nn.Parameter or None, not {kind}")
@@ -185,6 +188,118 @@ class Module:
         fn(self)
         return self
 
+    def get_submodule(self, target: str) -> Module:
+        """The submodule of this dotted name, such as "encoder.layers.0"; "" is this module."""
+        module = self
+        for name in target.split(".") if target else ():
+            if name not in module._modules:
+                known = ", ".join(module._modules) or "no submodules"
+                raise ArgumentError(f"no submodule {target!r}: {type(module).__name__} has {known}")
+            module = module.__dict__[name]
+        return module
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter of this dotted name."""
+        return self._get(target, "parameter")  # type: ignore[no-any-return]
+
+    def get_buffer(self, target: str) -> Array:
+        """The buffer of this dotted name."""
+        return self._get(target, "buffer")  # type: ignore[no-any-return]
+
+    def _get(self, target: str, kind: str) -> Any:
+        path, _, name = target.rpartition(".")
+        owner = self.get_submodule(path)
+        names = owner._parameters if kind == "parameter" else owner._buffers
+        if name not in names or owner.__dict__[name] is None:
+            known = ", ".join(n for n in names if owner.__dict__[n] is not None) or "none"
+            raise ArgumentError(f"no {kind} {target!r}: {type(owner).__name__} has {known}")
+        return owner.__dict__[name]
+
+    # Hooks
+
+    def register_forward_pre_hook(
+        self, hook: PreHook, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Calls `hook(module, args)` before each forward.
+
+        Args:
+            hook: may return other arguments: a tuple, or one value for a module of one argument.
+            prepend: run it before the hooks registered so far.
+            with_kwargs: call `hook(module, args, kwargs)`, which may return `(args, kwargs)`.
+        """
+        return self._own_hooks().add("before", hook, prepend, with_kwargs)
+
+    def register_forward_hook(
+        self, hook: ForwardHook, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Calls `hook(module, args, output)` after each forward.
+
+        Args:
+            hook: may return another output.
+            prepend: run it before the hooks registered so far.
+            with_kwargs: call `hook(module, args, kwargs, output)`.
+        """
+        return self._own_hooks().add("after", hook, prepend, with_kwargs)
+
+    def register_full_backward_hook(self, hook: BackwardHook, prepend: bool = False) -> HookHandle:
+        """Calls `hook(module, grad_input, grad_output)` once the gradients of a call's inputs are known.
+
+        Args:
+            hook: gets tuples of arrays: one for each positional argument (None where no gradient flows), and
+                one for each output tensor. It may return a tuple that replaces `grad_input`.
+            prepend: run it before the hooks registered so far.
+        """
+        return self._own_hooks().add("backward", hook, prepend)
+
+    def _own_hooks(self) -> ModuleHooks:
+        if self._hooks is None:
+            self.__dict__["_hooks"] = ModuleHooks()
+        return self._hooks  # type: ignore[return-value]
+
+    # Moving
+
+    def to(self: M, *targets: Any, device: Any = None, dtype: Any = None) -> M:
+        """Moves parameters, their gradients and buffers to a device or a floating dtype, or both.
+
+        Parameters stay the objects that optimizers hold; only their arrays are replaced. Buffers of integers
+        keep their dtype.
+
+        Args:
+            targets: a device ("cuda:0"), a dtype, both, or a tensor or array to be like.
+            device: the same by keyword.
+            dtype: the same by keyword.
+
+        Raises:
+            ArgumentError: something else, or parameters whose gradients live in a buffer that somebody else
+                owns (DistributedDataParallel): move the module before it is wrapped.
+        """
+        move(self, convert(*targets, device=device, dtype=dtype))
+        return self
+
+    def float(self: M) -> M:
+        """Floating parameters and buffers in float32."""
+        return self.to(np.float32)
+
+    def double(self: M) -> M:
+        """Floating parameters and buffers in float64."""
+        return self.to(np.float64)
+
+    def half(self: M) -> M:
+        """Floating parameters and buffers in float16."""
+        return self.to(np.float16)
+
+    def bfloat16(self: M) -> M:
+        """Floating parameters and buffers in bfloat16."""
+        return self.to(backend.bfloat16)
+
+    def cpu(self: M) -> M:
+        """Moves to host memory."""
+        return self.to("cpu")
+
+    def cuda(self: M, device: int = 0) -> M:
+        """Moves to a GPU, by its number."""
+        return self.to(f"cuda:{device}")
+
     # Modes
 
     def train(self: M, mode: bool = True) -> M:
@@ -220,14 +335,7 @@ class Module:
             prefix: put before the names, with its dot.
             copy: False gives the arrays themselves, which go on changing as the model trains.
         """
-        return {prefix + path: array.copy() if copy else array for path, array in self._state_arrays()}
-
-    def _state_arrays(self) -> Iterator[tuple[str, Array]]:
-        for path, module, name, is_buffer in self._places(""):
-            if not is_buffer:
-                yield path, module.__dict__[name].data
-            elif module._buffers[name]:
-                yield path, module.__dict__[name]
+        return {prefix + path: array.copy() if copy else array for path, array in state_arrays(self)}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Array | Tensor], strict: bool = True
@@ -242,25 +350,7 @@ class Module:
             ModelMismatch: a shape differs or, if strict, names are missing or unexpected; the message lists
                 them all, and nothing has been changed.
         """
-        own = dict(self._state_arrays())
-        given = {name: v.data if isinstance(v, Tensor) else v for name, v in state_dict.items()}
-        keys = IncompatibleKeys([k for k in own if k not in given], [k for k in given if k not in own])
-        problems = [
-            f"{name} has shape {given[name].shape}, here {array.shape}"
-            for name, array in own.items()
-            if name in given and given[name].shape != array.shape
-        ]
-        if strict:
-            problems += [f"{name} is missing" for name in keys.missing_keys]
-            problems += [f"{name} is unexpected" for name in keys.unexpected_keys]
-        if problems:
-            raise ModelMismatch(f"the state does not fit {type(self).__name__}: {'; '.join(problems)}")
-        for name, array in own.items():
-            if name in given:
-                array[...] = array_like(given[name], array)
-        for parameter in self.parameters():
-            parameter._version[0] += 1  # a graph that saved the old values must notice
-        return keys
+        return load(self, state_dict, strict)
 
     # Display
 

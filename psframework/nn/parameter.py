@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from psframework.autograd import Tensor
 from psframework.backend import Array
 
@@ -19,3 +21,12 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        """A leaf with its own array; gradient, gradient buffer and hooks stay with this one."""
+        twin = type(self)(self._data.copy(), self._requires_grad)
+        memo[id(self)] = twin
+        return twin
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return type(self), (self._data, self._requires_grad)

@@ -1,6 +1,7 @@
 """Module: registration by attribute, names and order as torch's, loading that is strict and in place."""
 
 import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,11 @@ def test_assignment_registers_replaces_and_removes() -> None:
         (lambda m: m.register_buffer("x", [1]), "buffer 'x' must be an array"),
         (lambda m: setattr(m, "forward", Parameter(np.zeros(1))), "Block.forward exists already"),
         (lambda m: Module()(1), "Module defines no forward"),
+        (lambda m: m.get_submodule("inner.x"), "no submodule 'inner.x': Linear has no submodules"),
+        (lambda m: m.get_submodule("outer"), "no submodule 'outer': Block has inner"),
+        (lambda m: m.get_parameter("inner.gain"), "no parameter 'inner.gain': Linear has weight, bias"),
+        (lambda m: m.get_parameter("bias"), "no parameter 'bias': Block has weight"),
+        (lambda m: m.get_buffer("weight"), "no buffer 'weight': Block has count, cache"),
     ],
 )
 def test_misuse_is_refused(act: Any, words: str) -> None:
@@ -193,6 +199,32 @@ def test_deepcopy_is_independent() -> None:
     twin.first.weight.data[...] = 5
     assert net.first.weight.data[0] == 2
     assert twin.first.weight.requires_grad
+
+
+def test_pickled_modules_are_whole() -> None:
+    net = Sequential(Linear(2, 3), Linear(3, 1, bias=False))
+    net[1].weight = net[0].weight
+    net[0].register_forward_hook(print)
+    twin = pickle.loads(pickle.dumps(net))
+    assert twin[1].weight is twin[0].weight and twin._constructor[0][0] is twin[0]
+    assert len(twin[0]._hooks.after) == 1 and twin[1]._hooks is None
+
+
+def test_hooks_of_a_copy_are_its_own() -> None:
+    layer = Linear(2, 2)
+    calls: list[Module] = []
+    handle = layer.register_forward_pre_hook(lambda module, args: calls.append(module))
+    twin = copy.deepcopy(layer)
+    handle.remove()
+    layer(np.ones((1, 2), np.float32)), twin(np.ones((1, 2), np.float32))
+    assert calls == [twin]
+
+
+def test_parts_by_dotted_name() -> None:
+    net = Net()
+    assert net.get_submodule("") is net and net.get_submodule("first.inner") is net.first.inner
+    assert net.get_parameter("second.inner.bias") is net.second.inner.bias
+    assert net.get_buffer("first.count") is net.first.count
 
 
 def test_repr_shows_the_tree() -> None:

@@ -1,5 +1,8 @@
 """Parameter is a Tensor that requires grad."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -30,3 +33,17 @@ def test_frozen() -> None:
 
 def test_repr_says_what_it_is() -> None:
     assert repr(Parameter(np.zeros(1))).startswith("Parameter containing:\ntensor(")
+
+
+def test_copies_are_leaves_of_their_own() -> None:
+    parameter = Parameter(np.zeros(3))
+    parameter.grad = parameter.grad_buffer = np.ones(3)
+    parameter.register_hook(lambda gradient: gradient * 2)
+    for twin in (copy.deepcopy(parameter), pickle.loads(pickle.dumps(parameter))):
+        assert type(twin) is Parameter and twin.requires_grad and twin.is_leaf
+        assert twin.grad is None and twin.grad_buffer is None and twin.leaf_hooks is None
+        twin.data[0] = 5
+    assert parameter.data[0] == 0
+    shared = copy.deepcopy([parameter, parameter])
+    assert shared[0] is shared[1]
+    assert not copy.deepcopy(Parameter(np.zeros(1), requires_grad=False)).requires_grad

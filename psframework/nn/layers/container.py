@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
 
+from psframework.autograd import Tensor
+from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn.module import Module
+from psframework.nn.parameter import Parameter
 
 
 class Sequential(Module):
@@ -49,6 +52,17 @@ class Sequential(Module):
         return Sequential(dict(named[index])) if isinstance(index, slice) else named[index][1]
 
 
+class Identity(Module):
+    """Returns its input: a layer to put where none is wanted. It takes any arguments, and forgets them."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        pass
+
+    def forward(self, x: Any) -> Any:
+        """Returns `x`."""
+        return x
+
+
 class ModuleList(Module):
     """A list of modules, whose parameters count as the owner's; it has no forward of its own."""
 
@@ -61,14 +75,143 @@ class ModuleList(Module):
         self.add_module(str(len(self)), _checked(module))
         return self
 
+    def extend(self, modules: Iterable[Module]) -> ModuleList:
+        """Adds modules at the end."""
+        for module in modules:
+            self.append(module)
+        return self
+
     def __len__(self) -> int:
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
         return self.children()
 
-    def __getitem__(self, index: int) -> Module:
-        return list(self.children())[index]
+    @overload
+    def __getitem__(self, index: int) -> Module: ...
+    @overload
+    def __getitem__(self, index: slice) -> ModuleList: ...
+
+    def __getitem__(self, index: int | slice) -> Module:
+        """One module, or a list of some."""
+        modules = list(self.children())
+        return ModuleList(modules[index]) if isinstance(index, slice) else modules[index]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        setattr(self, list(self._modules)[index], _checked(module))
+
+
+class ModuleDict(Module):
+    """Modules by name, whose parameters count as the owner's; it has no forward of its own.
+
+    Args:
+        modules: by name; a name is an attribute too, so it has no dots and is no method's.
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | None = None):
+        self.update(modules or {})
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Adds modules, or replaces those of the same names."""
+        for name, module in modules.items():
+            self[name] = module
+
+    def __getitem__(self, name: str) -> Module:
+        return self.get_submodule(name)
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.add_module(name, _checked(module))
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._modules
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return self._modules.keys()
+
+    def values(self) -> Iterator[Module]:
+        """The modules."""
+        return self.children()
+
+    def items(self) -> Iterator[tuple[str, Module]]:
+        """Names with their modules."""
+        return self.named_children()
+
+
+class ParameterList(Module):
+    """A list of parameters, which count as the owner's.
+
+    Args:
+        parameters: Parameters; arrays and Tensors become such.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter | Tensor | Array] = ()):
+        for parameter in parameters:
+            self.append(parameter)
+
+    def append(self, parameter: Parameter | Tensor | Array) -> ParameterList:
+        """Adds a parameter at the end."""
+        self.register_parameter(str(len(self)), _as_parameter(parameter))
+        return self
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return (self.__dict__[name] for name in self._parameters)
+
+    def __getitem__(self, index: int) -> Parameter:
+        return list(self)[index]
+
+    def __setitem__(self, index: int, parameter: Parameter | Tensor | Array) -> None:
+        setattr(self, list(self._parameters)[index], _as_parameter(parameter))
+
+
+class ParameterDict(Module):
+    """Parameters by name, which count as the owner's.
+
+    Args:
+        parameters: Parameters by name; arrays and Tensors become such.
+    """
+
+    def __init__(self, parameters: Mapping[str, Parameter | Tensor | Array] | None = None):
+        for name, parameter in (parameters or {}).items():
+            self[name] = parameter
+
+    def __getitem__(self, name: str) -> Parameter:
+        return self.get_parameter(name)
+
+    def __setitem__(self, name: str, parameter: Parameter | Tensor | Array) -> None:
+        self.register_parameter(name, _as_parameter(parameter))
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parameters
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def items(self) -> Iterator[tuple[str, Parameter]]:
+        """Names with their parameters."""
+        return self.named_parameters(recurse=False, remove_duplicate=False)
+
+
+def _as_parameter(value: Parameter | Tensor | Array) -> Parameter:
+    return value if isinstance(value, Parameter) else Parameter(value)
 
 
 def _checked(value: object) -> Module:

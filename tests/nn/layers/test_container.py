@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from psframework.autograd import Tensor
 from psframework.errors import ArgumentError
-from psframework.nn import Flatten, Linear, Module, ModuleList, ReLU, Sequential
+from psframework.nn import Flatten, Linear, Module, ModuleList, Parameter, ReLU, Sequential
+from psframework.nn.layers.container import Identity, ModuleDict, ParameterDict, ParameterList
 
 
 def test_sequential_applies_in_order() -> None:
@@ -47,8 +49,63 @@ def test_module_list() -> None:
     assert len(list(net.layers)) == 3
 
 
+def test_module_list_is_a_sequence() -> None:
+    layers = [Linear(2, 2) for _ in range(4)]
+    modules = ModuleList(layers[:1]).extend(layers[1:])
+    assert list(modules[1:3]) == layers[1:3] and modules[-1] is layers[3]
+    modules[1] = ReLU()
+    assert isinstance(modules[1], ReLU) and len(modules) == 4
+    assert [name for name, _ in modules.named_parameters()][2] == "2.weight"
+
+
+def test_module_dict() -> None:
+    net = ModuleDict({"hidden": Linear(2, 3), "out": Linear(3, 1)})
+    net["out"] = Linear(3, 2)
+    assert list(net) == list(net.keys()) == ["hidden", "out"] and len(net) == 2 and "out" in net
+    assert list(net.values()) == [net["hidden"], net["out"]] == [module for _, module in net.items()]
+    assert net["out"].weight.shape == (2, 3)
+    assert list(net.state_dict()) == ["hidden.weight", "hidden.bias", "out.weight", "out.bias"]
+    del net["hidden"]
+    assert "hidden" not in net
+    with pytest.raises(ArgumentError, match="no submodule 'hidden': ModuleDict has out"):
+        net["hidden"]
+    with pytest.raises(ArgumentError, match=r"ModuleDict.train exists already"):
+        net["train"] = ReLU()
+
+
+def test_parameter_list_and_dict() -> None:
+    class Net(Module):
+        def __init__(self) -> None:
+            self.rows = ParameterList(np.full(2, float(i)) for i in range(2))
+            self.named = ParameterDict({"scale": Parameter(np.ones(1)), "shift": Tensor(np.zeros(1))})
+
+    net = Net()
+    net.rows.append(np.ones(3))
+    net.rows[0] = np.full(2, 5.0)
+    assert [name for name, _ in net.named_parameters()] == [
+        "rows.0", "rows.1", "rows.2", "named.scale", "named.shift",
+    ]  # fmt: skip
+    assert len(net.rows) == 3 and net.rows[0].data[0] == 5 and next(iter(net.rows)) is net.rows[0]
+    assert len(net.named) == 2 and list(net.named) == ["scale", "shift"] and "scale" in net.named
+    assert dict(net.named.items())["scale"] is net.named["scale"]
+    del net.named["scale"]
+    with pytest.raises(ArgumentError, match="no parameter 'scale': ParameterDict has shift"):
+        net.named["scale"]
+
+
+def test_identity() -> None:
+    x = np.ones(3)
+    assert Identity(7, eps=1)(x) is x and repr(Identity()) == "Identity()"
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: Sequential(3), lambda: ModuleList([3]), lambda: Sequential().append(3)]
+    "make",
+    [
+        lambda: Sequential(3),
+        lambda: ModuleList([3]),
+        lambda: Sequential().append(3),
+        lambda: ModuleDict({"a": 3}),
+    ],
 )
 def test_only_modules(make) -> None:
     with pytest.raises(ArgumentError, match="takes modules, not int"):
