@@ -22,6 +22,7 @@ R = TypeVar("R")
 _new: Callable[[type[Tensor]], Tensor] = Tensor.__new__
 _new_node: Callable[[type[Node]], Node] = Node.__new__
 _ndarray = np.ndarray
+_SCALARS = (int, float, np.generic)  # named, because `int | float` in a call makes a new object each time
 
 
 def constant(data: Array) -> Tensor:
@@ -184,7 +185,7 @@ def value_of(operand: Operand, name: str) -> Any:
     """
     if isinstance(operand, Tensor):
         return operand._data
-    if isinstance(operand, int | float | np.generic) or backend.is_array(operand):
+    if isinstance(operand, _SCALARS) or backend.is_array(operand):
         return operand
     raise ArgumentError(
         f"{name} takes tensors, arrays and numbers, not {type(operand).__name__}: wrap it in psf.tensor(...)"
@@ -195,7 +196,7 @@ def as_tensor(value: Operand, name: str) -> Tensor:
     """`value` as a tensor; an array becomes a constant."""
     if isinstance(value, Tensor):
         return value
-    if backend.is_array(value) or isinstance(value, int | float | np.generic):
+    if backend.is_array(value) or isinstance(value, _SCALARS):
         return constant(backend.as_array(value))
     raise ArgumentError(f"{name} takes a tensor or an array, not {type(value).__name__}: use psf.tensor(...)")
 

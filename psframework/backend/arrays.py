@@ -74,6 +74,8 @@ def is_array(value: object) -> bool:
 
 def as_array(value: object) -> Array:
     """`value` itself if it is an array; the scalars that NumPy answers become arrays without axes."""
+    if isinstance(value, np.generic):  # most often; `is_array` would look through all its bases
+        return np.asarray(value)
     return cast(Array, value) if is_array(value) else np.asarray(value)
 
 

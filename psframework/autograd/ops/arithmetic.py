@@ -10,7 +10,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.node import Edge, Rule
+from psframework.autograd.node import Edge, Rule, Version
 from psframework.autograd.record import (
     as_tensor,
     constant,
@@ -44,7 +44,9 @@ class Binary(NamedTuple):
     to_b: Partial
     to_a_reads: str  # which of "a", "b" and "o" (the result)
     to_b_reads: str
-    alike: Rule | None = None  # the whole rule, for operands of one shape and dtype, if it reads none of them
+    # (first operand, second operand) -> the rule for operands of one shape and dtype: these are most, and
+    # need no broadcasting undone.
+    alike: Callable[[Array, Array], Rule] | None = None
 
 
 def module_of(a: Any, b: Any) -> Any:
@@ -86,9 +88,22 @@ def _pass(g: Array, a: Any, b: Any, o: Any) -> Any:
     return g
 
 
-_ADD = Binary("add", operator.add, _pass, _pass, "", "", lambda g: (g, g))
-_SUBTRACT = Binary("subtract", operator.sub, _pass, lambda g, a, b, o: -g, "", "", lambda g: (g, -g))
-_MULTIPLY = Binary("multiply", operator.mul, lambda g, a, b, o: g * b, lambda g, a, b, o: g * a, "b", "a")
+def _to_both(g: Array) -> Sequence[Array]:
+    return (g, g)
+
+
+def _to_difference(g: Array) -> Sequence[Array]:
+    return (g, -g)
+
+
+_ADD = Binary("add", operator.add, _pass, _pass, "", "", lambda x, y: _to_both)
+_SUBTRACT = Binary(
+    "subtract", operator.sub, _pass, lambda g, a, b, o: -g, "", "", lambda x, y: _to_difference
+)
+_MULTIPLY = Binary(
+    "multiply", operator.mul, lambda g, a, b, o: g * b, lambda g, a, b, o: g * a, "b", "a",
+    lambda x, y: lambda g: (g * y, g * x),
+)  # fmt: skip
 _DIVIDE = Binary(
     "divide", operator.truediv, lambda g, a, b, o: g / b, lambda g, a, b, o: -g * o / b, "b", "bo"
 )
@@ -127,9 +142,16 @@ def binary(op: Binary, a: Operand, b: Operand) -> Tensor:
         out = backend.as_array(out)
     if (a_edge is None and b_edge is None) or not is_grad_enabled():
         return constant(out)
-    if op.alike and a_edge is not None and b_edge is not None and x.shape == y.shape and x.dtype is y.dtype:
-        return record_node(op.name, out, op.alike, (a_edge, b_edge), ())
+    alike = op.alike
+    if alike and a_edge is not None and b_edge is not None and x.shape == y.shape and x.dtype is y.dtype:
+        versions = _versions(a, b) if op.to_a_reads else ()
+        return record_node(op.name, out, alike(x, y), (a_edge, b_edge), versions)
     return _record(op, out, (x, y), (a_edge, b_edge), (a, b))
+
+
+def _versions(a: Any, b: Any) -> tuple[tuple[Version, int], ...]:
+    x, y = a._version, b._version
+    return ((x, x[0]), (y, y[0]))
 
 
 def _record(
@@ -152,8 +174,10 @@ def _record(
             None if b_like is None else sum_to(to_b(g, p, q, o), *b_like),
         )
 
-    saved = versions_of((a if "a" in reads else None, b if "b" in reads else None))
-    return record_node(op.name, out, rule, edges, saved, "o" in reads)
+    if kept_x is None and kept_y is None:
+        return record_node(op.name, out, rule, edges, (), kept_out is not None)
+    saved = (a if kept_x is not None else None, b if kept_y is not None else None)
+    return record_node(op.name, out, rule, edges, versions_of(saved), kept_out is not None)
 
 
 def _beside(number: float, array: Any) -> Any:
