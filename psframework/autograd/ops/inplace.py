@@ -13,7 +13,7 @@ from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.ops import arithmetic
 from psframework.autograd.ops.index import plain_key, put_rule, tensors_in
-from psframework.autograd.record import explain, needs_grad, record, value_of
+from psframework.autograd.record import constant, explain, needs_grad, record, value_of
 from psframework.autograd.tensor import Operand, Tensor
 from psframework.errors import AutogradError
 
@@ -52,19 +52,25 @@ def _update(
     other: Operand,
     compute: Callable[[Operand, Operand], Tensor],
     direct: Callable[[Any, Any], Any],
+    reads_target: bool = False,
 ) -> Tensor:
     value = value_of(other, name)
     if not _guard(name, target, other):
         _write(name, target, ..., direct(target._data, value))
         return target
-    result = compute(target, other)
+    before = target
+    if reads_target and needs_grad(other):
+        before = constant(target._data.copy())  # the other's gradient needs what is written over here
+        _become(before, target)
+        other = before if other is target else other
+    result = compute(before, other)
     _write(name, target, ..., result._data)
     _become(target, result)
     return target
 
 
 def _become(target: Tensor, result: Tensor) -> None:
-    """From here on `target` is the result; its old self lives on in the graph only."""
+    """From here on `target` stands in the graph where `result` does."""
     target._node, target._requires_grad = result._node, result._requires_grad
 
 
@@ -80,7 +86,7 @@ def subtract_(target: Tensor, other: Operand) -> Tensor:
 
 def multiply_(target: Tensor, other: Operand) -> Tensor:
     """`target *= other`, in place."""
-    return _update("multiply_", target, other, arithmetic.multiply, operator.mul)
+    return _update("multiply_", target, other, arithmetic.multiply, operator.mul, reads_target=True)
 
 
 def divide_(target: Tensor, other: Operand) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import cast
 
 import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.record import as_tensor, constant, record, record_node, recording, sum_to
+from psframework.autograd.record import as_tensor, constant, explain, record, record_node, recording, sum_to
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
@@ -18,15 +19,25 @@ from psframework.errors import ArgumentError
 # `w @ x.T` does without transposing the weight, which for a small batch costs a quarter of the product's
 # time. `conv` lies so too, and nothing is copied between them.
 SMALL = 4096
+_FIT = "the last axis of the first must be as long as the last but one of the second"
 
 
 def product(a: Array, b: Array) -> Array:
-    """`a @ b` of arrays; 16-bit floats are multiplied and summed in float32."""
+    """`a @ b` of arrays of one dtype; 16-bit floats are multiplied and summed in float32."""
     if a.dtype.itemsize == 2 and backend.is_narrow(a.dtype):
-        dtype = np.result_type(a.dtype, b.dtype)
-        return (backend.widen(a) @ backend.widen(b)).astype(dtype)
-    # For small matrices dot costs less than matmul.
-    return a.dot(b) if a.ndim == 2 == b.ndim else a @ b
+        return product(backend.widen(a), backend.widen(b)).astype(np.result_type(a.dtype, b.dtype))
+    if b.ndim == 2:
+        # For small matrices dot costs less than matmul, and one product less than one for each batch.
+        if a.ndim == 2:
+            return a.dot(b)
+        if a.ndim > 2:
+            return _as_rows(a).dot(b).reshape(*a.shape[:-1], b.shape[1])
+    return a @ b
+
+
+def _as_rows(array: Array) -> Array:
+    """All axes but the last made one. (Not by -1: an empty array does not say what it stands for.)"""
+    return array if array.ndim == 2 else array.reshape(prod(array.shape[:-1]), array.shape[-1])
 
 
 def _sum_rows(array: Array) -> Array:
@@ -51,11 +62,11 @@ def linear(input: Tensor | Array, weight: Tensor | Array, bias: Tensor | Array |
     """
     input = input if isinstance(input, Tensor) else as_tensor(input, "linear")
     weight = weight if isinstance(weight, Tensor) else as_tensor(weight, "linear")
-    rows, w = input._data, weight._data
-    if w.ndim != 2 or not rows.ndim or rows.shape[-1] != w.shape[1]:
-        wanted = f"(out, {rows.shape[-1] if rows.ndim else 'in'})"
+    x, w = input._data, weight._data
+    if w.ndim != 2 or not x.ndim or x.shape[-1] != w.shape[1]:
+        wanted = f"(out, {x.shape[-1] if x.ndim else 'in'})"
         raise ArgumentError(
-            f"linear: input of shape {rows.shape} needs a weight of shape {wanted}, got {w.shape}"
+            f"linear: input of shape {x.shape} needs a weight of shape {wanted}, got {w.shape}"
         )
     if bias is None:
         b = None
@@ -66,38 +77,49 @@ def linear(input: Tensor | Array, weight: Tensor | Array, bias: Tensor | Array |
             raise ArgumentError(
                 f"linear: weight {w.shape} needs a bias of shape {w.shape[:1]}, got {b.shape}"
             )
-    if rows.ndim != 2 or rows.dtype != w.dtype or (b is not None and b.dtype != w.dtype):
-        return _linear_of_any(input, weight, bias)
-    batch_last = w.size > SMALL or rows.flags.f_contiguous
-    out = product(w, rows.T) if batch_last else product(rows, w.T)
-    if b is not None:
-        out += b.reshape(-1, 1) if batch_last else b
-    return _record_linear(input, weight, bias, out.T if batch_last else out, batch_last)
+    if x.dtype != w.dtype or (b is not None and b.dtype != w.dtype):
+        dtype = np.result_type(x.dtype, w.dtype, w.dtype if b is None else b.dtype)
+        return linear(input.astype(dtype), weight.astype(dtype), None if bias is None else bias.astype(dtype))
+    if x.ndim == 2:
+        rows, batch_last = x, w.size > SMALL or x.flags.f_contiguous
+    else:
+        # What has several axes is added to, and normalised along the last: there the other layout costs more.
+        rows, batch_last = _as_rows(x), False
+    try:
+        out = product(w, rows.T) if batch_last else product(rows, w.T)
+        if b is not None:
+            out += b.reshape(-1, 1) if batch_last else b
+    except (TypeError, ValueError) as error:
+        raise explain("linear", error, input, weight, bias) from error
+    if batch_last:
+        out = out.T
+    if x.ndim != 2:
+        out = out.reshape(*x.shape[:-1], w.shape[0])
+    return _record_linear(input, weight, bias, rows, out, batch_last)
 
 
-def _linear_of_any(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Several axes, or dtypes that differ: brought to two axes and one dtype first."""
-    dtype = np.result_type(x.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype)
-    x, weight = x.astype(dtype), weight.astype(dtype)
-    bias = None if bias is None else bias.astype(dtype)
-    rows = x if x.ndim == 2 else x.reshape(int(np.prod(x.shape[:-1], dtype=np.int64)), x.shape[-1])
-    out = linear(rows, weight, bias)
-    return out if x.ndim == 2 else out.reshape(*x.shape[:-1], weight.shape[0])
-
-
-def _record_linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Array, batch_last: bool) -> Tensor:
+def _record_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, rows: Array, out: Array, batch_last: bool
+) -> Tensor:
     x_needs, weight_needs = x._requires_grad, weight._requires_grad
     bias_needs = bias is not None and bias._requires_grad
     if not (x_needs or weight_needs or bias_needs) or not is_grad_enabled():
         return constant(out)
-    rows = x._data if weight_needs else None
+    kept = rows if weight_needs else None
     w = weight._data if x_needs else None
+    shape = None if x._data.ndim == 2 else x._data.shape
 
     def rule(gradient: Array) -> Sequence[Array | None]:
+        g = gradient if shape is None else _as_rows(gradient)
+        into_x = None
+        if w is not None:
+            into_x = product(w.T, g.T).T if batch_last else product(g, w)
+            if shape is not None:
+                into_x = into_x.reshape(shape)
         return (
-            None if w is None else product(w.T, gradient.T).T if batch_last else product(gradient, w),
-            None if rows is None else product(gradient.T, rows),
-            _sum_rows(gradient) if bias_needs else None,
+            into_x,
+            None if kept is None else product(g.T, kept),
+            _sum_rows(g) if bias_needs else None,
         )
 
     edges = (
@@ -117,18 +139,21 @@ def matmul(a: Tensor | Array, b: Tensor | Array) -> Tensor:
     """
     a, b = as_tensor(a, "matmul"), as_tensor(b, "matmul")
     x, y = a._data, b._data
+    if x.dtype != y.dtype:
+        dtype = np.result_type(x.dtype, y.dtype)
+        x, y = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
     try:
         out = backend.as_array(product(x, y))
     except ValueError as error:
-        raise ArgumentError(
-            f"matmul: shapes {x.shape} and {y.shape} do not fit: the last axis of the first must be as long "
-            f"as the last but one of the second ({error})"
-        ) from error
+        hint = ValueError(f"shapes {x.shape} and {y.shape} do not fit: {_FIT}")
+        raise explain("matmul", hint, a, b) from error
+    except TypeError as error:
+        raise explain("matmul", error, a, b) from error
     if not recording(a, b):
         return constant(out)
     kept_x = x if b._requires_grad else None
     kept_y = y if a._requires_grad else None
-    shapes, kinds = (x.shape, y.shape), (x.dtype, y.dtype)
+    shapes, kinds = (x.shape, y.shape), (a.dtype, b.dtype)
 
     def rule(gradient: Array) -> Sequence[Array | None]:
         g = gradient
@@ -153,7 +178,6 @@ def _to_right(g: Array, x: Array, shape: tuple[int, ...], dtype: DType) -> Array
     rows = x[None, :] if x.ndim == 1 else x
     if len(shape) <= 2:
         # One product over all batches, instead of one each and a sum.
-        count = int(np.prod(rows.shape[:-1], dtype=np.int64))
-        flat = product(rows.reshape(count, rows.shape[-1]).T, g.reshape(count, g.shape[-1]))
+        flat = product(_as_rows(rows).T, _as_rows(g))
         return flat.reshape(shape).astype(dtype, copy=False)
     return sum_to(product(rows.swapaxes(-1, -2), g), shape, dtype)

@@ -126,7 +126,7 @@ def expand_dims(x: Tensor | Array, axis: int | Sequence[int]) -> Tensor:
     """`x` with new axes of length 1 that are, in the result, the axes named."""
     x = as_tensor(x, "expand_dims")
     ndim = x.ndim + (1 if isinstance(axis, int | np.integer) else len(axis))
-    places = _places("expand_dims", ndim, axis)
+    places = axis_list("expand_dims", ndim, axis)
     lengths = iter(x._data.shape)
     return reshape(x, tuple(1 if i in places else next(lengths) for i in range(ndim)))
 
@@ -139,7 +139,7 @@ def ravel(x: Tensor | Array) -> Tensor:
 def moveaxis(x: Tensor | Array, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """`x` with the axes `source` moved to the places `destination`, the others in their order."""
     x = as_tensor(x, "moveaxis")
-    old, new = _places("moveaxis", x.ndim, source), _places("moveaxis", x.ndim, destination)
+    old, new = axis_list("moveaxis", x.ndim, source), axis_list("moveaxis", x.ndim, destination)
     if len(old) != len(new):
         raise ArgumentError(f"moveaxis: {len(old)} axes to {len(new)} places")
     order = [i for i in range(x.ndim) if i not in old]
@@ -148,7 +148,7 @@ def moveaxis(x: Tensor | Array, source: int | Sequence[int], destination: int | 
     return transpose(x, order)
 
 
-def _places(name: str, ndim: int, axes: int | Sequence[int]) -> list[int]:
+def axis_list(name: str, ndim: int, axes: int | Sequence[int]) -> list[int]:
     """The axes as numbers from 0, in the order given."""
     given = (axes,) if isinstance(axes, int | np.integer) else tuple(axes)
     normal_axes(name, ndim, given)

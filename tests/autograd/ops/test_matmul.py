@@ -4,9 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from psframework.autograd import tensor
+from psframework.autograd import no_grad, tensor
 from psframework.autograd.ops.matmul import linear, matmul
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, AutogradError
 from psframework.testing.gradcheck import gradcheck
 
 rng = np.random.default_rng(5)
@@ -92,6 +92,23 @@ def test_mixed_dtypes_and_integers():
     assert (x.grad.dtype, w.grad.dtype, b.grad.dtype) == (np.float32, np.float64, np.float16)
     ids = np.arange(12).reshape(3, 4)
     np.testing.assert_allclose(linear(ids, w).data, ids @ w.data.T)
+
+
+def test_a_sequence_takes_one_node_and_keeps_rows_together():
+    x, weight, bias = tensor(normal(2, 3, 100), True), tensor(normal(50, 100), True), tensor(normal(50), True)
+    out = linear(x, weight, bias)
+    assert out.node.edges == (x, weight, bias) and out.data.flags.c_contiguous
+    with no_grad():
+        x *= 2
+    with pytest.raises(AutogradError, match="'linear'"):
+        out.sum().backward()
+
+
+def test_narrow_integers_do_not_narrow_the_sum():
+    counts, x = np.ones((1, 4000), np.int8), tensor(np.full((4000, 1), 0.1, np.float16), True)
+    out = tensor(counts) @ x
+    assert out.dtype == np.float16
+    np.testing.assert_allclose(float(out), 4000 * float(np.float16(0.1)), rtol=1e-3)
 
 
 @pytest.mark.parametrize(
