@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
 from psframework.autograd.sparse import SparseRows
@@ -35,6 +36,9 @@ class Optimizer:
 
     def __init__(self, params: Params | None, rule: UpdateRule):
         self._rule = rule
+        self._names = tuple(field.name for field in dataclasses.fields(rule))
+        self._values = itemgetter(*self._names)
+        self._defaults = self._values(vars(rule))
         self.param_groups: list[dict[str, Any]] = []
         self._slots: dict[Tensor, _Slots] = {}
         self._described_only = params is None
@@ -79,10 +83,10 @@ class Optimizer:
             raise ArgumentError("a parameter is listed twice")
 
     def _group_rule(self, group: Mapping[str, Any]) -> UpdateRule:
-        fields = {field.name: group[field.name] for field in dataclasses.fields(self._rule)}
-        if all(fields[name] is getattr(self._rule, name) for name in fields):
+        values = self._values(group)
+        if values == self._defaults:
             return self._rule
-        return dataclasses.replace(self._rule, **fields)
+        return dataclasses.replace(self._rule, **dict(zip(self._names, values)))
 
     def step(self) -> None:
         """Updates every parameter that has a gradient, in place; the others are left as they are.
@@ -112,10 +116,7 @@ class Optimizer:
             scalars = prepared.get(key)
             if scalars is None:
                 scalars = prepared[key] = rule.scalars(slots.step + 1, data)
-            if type(gradient) is SparseRows:
-                rule.update_rows(scalars, data, gradient, slots.state)
-            else:
-                rule.update_by(scalars, data, gradient, slots.state)
+            rule.update_by(scalars, data, gradient, slots.state)
             slots.step += 1
             # A graph that saved the old values must notice, as after any change in place.
             parameter._version[0] += 1

@@ -9,18 +9,16 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array, DType, is_narrow, xp
 from psframework.errors import ArgumentError
 from psframework.optim.apply import MASTER, Job, Scalars, State, apply_blocks, run
 from psframework.optim.blocks import BLOCK, Scratch, blocks, scratch_for, set_update_threads, update_threads
 from psframework.optim.schedule import Rate, Schedule, SpecValue, rate_at, rate_from_spec, rate_spec
-
-if TYPE_CHECKING:
-    from psframework.autograd.sparse import SparseRows
 
 __all__ = [
     "BLOCK",
@@ -40,6 +38,7 @@ __all__ = [
 Grain: TypeAlias = Literal["element", "row", "parameter"]
 """The smallest piece of a parameter that a rule can update by itself."""
 
+_ndarray = np.ndarray
 _FLOAT32: DType = np.dtype(np.float32)
 
 
@@ -71,6 +70,7 @@ class UpdateRule(ABC):
     maximize: bool = dataclasses.field(default=False, kw_only=True)
 
     _registry: ClassVar[dict[str, type[UpdateRule]]] = {}
+    _direct: ClassVar[bool]
 
     def __init_subclass__(cls) -> None:
         UpdateRule._registry[cls.name] = cls
@@ -78,6 +78,8 @@ class UpdateRule(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.lr, Schedule):
             self._require(self.lr >= 0, "lr", "at least 0")
+        # Whether whole arrays may go to `update_block` as they are.
+        object.__setattr__(self, "_direct", self.grain == "element" and not self.maximize)
         self.check()
 
     def _require(self, holds: bool, field: str, need: str) -> None:
@@ -146,50 +148,54 @@ class UpdateRule(ABC):
         """The shape of a slot of a parameter of this shape."""
         return shape[:1] + (1,) * (len(shape) - 1) if slot in self.row_slots else shape
 
-    def update(self, parameter: Array, gradient: Array, state: State, step: int) -> None:
+    def update(self, parameter: Array, gradient: Array | SparseRows, state: State, step: int) -> None:
         """One step in place. Threads may call this at once for disjoint arrays.
 
         Args:
             parameter: floating-point array of any shape and strides; updated in place.
-            gradient: of the same shape; not changed.
+            gradient: of the same shape; not changed. A sparse one changes its rows only.
             state: from `init_state` (or the same piece of it); updated in place.
             step: 1 for the first step.
+
+        Raises:
+            ArgumentError: shapes that differ, a parameter that isn't floating-point, or a sparse gradient
+                where a step changes rows without a gradient, too (momentum, weight decay).
         """
         self.update_by(self.scalars(step, parameter), parameter, gradient, state)
 
-    def update_by(self, scalars: Scalars, parameter: Array, gradient: Array, state: State) -> None:
-        """`update` by what `scalars()` returned for the step, which many parameters may share."""
+    def update_by(
+        self, scalars: Scalars, parameter: Array, gradient: Array | SparseRows, state: State
+    ) -> None:
+        """`update` by what `scalars()` returned for the step, which many parameters may share.
+
+        A sparse gradient changes its rows only.
+        """
         dtype = parameter.dtype
         if (
-            type(parameter) is np.ndarray
+            type(parameter) is type(gradient) is _ndarray
             and parameter.size <= BLOCK
             and gradient.dtype is dtype
             and dtype.char in "fd"
             and gradient.shape == parameter.shape
+            and self._direct
             and (not state or all(slot.shape == parameter.shape for slot in state.values()))
-            and self.grain == "element"
-            and not self.maximize
         ):
             # Small models spend their time on calls, not on arithmetic: nothing to cut, cast or sum.
             self.update_block(parameter, gradient, state, scalars, scratch_for(parameter))
+        elif isinstance(gradient, SparseRows):
+            self._update_rows(scalars, parameter, gradient.coalesce(), state)
         else:
             run(Job(self, scalars, parameter, (gradient,), 1, state, None))
 
-    def update_rows(self, scalars: Scalars, parameter: Array, gradient: SparseRows, state: State) -> None:
-        """`update_by` for a gradient of few rows: the others, and their slots, are neither read nor written.
-
-        Raises:
-            ArgumentError: a step of this rule changes rows without a gradient, too.
-        """
+    def _update_rows(self, scalars: Scalars, parameter: Array, gradient: SparseRows, state: State) -> None:
+        """The rows without a gradient, and their slots, are neither read nor written."""
         if obstacle := self.sparse_obstacle():
             raise ArgumentError(
                 f"{self.name} can't apply a sparse gradient to its rows alone: {obstacle}. Make the "
                 "embedding with sparse=False, or use SGD without momentum, Adam, Adagrad, RowWiseAdagrad "
                 "or FTRL"
             )
-        gradient = gradient.coalesce()
-        rows = gradient.rows
-        piece = parameter[rows]
+        rows, piece = gradient.rows, parameter[gradient.rows]
         pieces = {name: slot[rows] for name, slot in state.items()}
         self.update_by(scalars, piece, gradient.values, pieces)
         parameter[rows] = piece

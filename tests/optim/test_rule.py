@@ -237,7 +237,7 @@ def test_a_sparse_gradient_touches_its_rows_only(
         state[name][used] = slot
     before = {name: slot.copy() for name, slot in state.items()}
     for step in (1, 2):
-        rule.update_rows(rule.scalars(step, parameter), parameter, rows_of(parameter, rows, step), state)
+        rule.update(parameter, rows_of(parameter, rows, step), state, step)
     assert seen == [3, 3]
     others = np.setdiff1d(np.arange(1000), used)
     assert np.isnan(parameter[others]).all() and np.isfinite(parameter[used]).all()
@@ -254,7 +254,7 @@ def test_a_sparse_gradient_is_the_dense_one(rule: UpdateRule) -> None:
     for step, rows in enumerate([[1, 5, 1], [5], [], [8, 0, 5]], 1):
         gradient = rows_of(dense, rows, step)
         rule.update(dense, gradient.to_dense(), dense_state, step)
-        rule.update_rows(rule.scalars(step, sparse), sparse, gradient, state)
+        rule.update(sparse, gradient, state, step)
         np.testing.assert_array_equal(sparse, dense)
 
 
@@ -275,7 +275,7 @@ def test_a_sparse_gradient_is_the_dense_one(rule: UpdateRule) -> None:
 def test_where_every_row_changes_a_sparse_gradient_is_refused(rule: UpdateRule, words: str) -> None:
     parameter = np.ones((3, 2), np.float32)
     with pytest.raises(ArgumentError, match=words):
-        rule.update_rows(rule.scalars(1, parameter), parameter, rows_of(parameter, [1]), {})
+        rule.update(parameter, rows_of(parameter, [1]), {}, 1)
     np.testing.assert_array_equal(parameter, 1)
 
 
@@ -355,5 +355,5 @@ def test_lazy_adam_equals_torchs_sparse_adam() -> None:
         indices, values = torch.tensor([rows]), torch.tensor(gradient.values)
         theirs.grad = torch.sparse_coo_tensor(indices, values, start.shape, check_invariants=True)
         optimizer.step()
-        rule.update_rows(rule.scalars(step, start), start, gradient, state)
+        rule.update(start, gradient, state, step)
     np.testing.assert_allclose(start, theirs.detach().numpy(), rtol=1e-12)
