@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from psframework import backend
+from psframework.autograd.segments import group, sum_segments
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
 
@@ -73,16 +74,12 @@ class SparseRows:
             return self
         rows, values = self.rows, self.values
         if len(rows):
-            xp = backend.xp(rows)
-            order = xp.argsort(rows, kind="stable")
-            rows = rows[order]
-            first = xp.ones(len(rows), bool)
-            first[1:] = rows[1:] != rows[:-1]
-            (starts,) = xp.nonzero(first)
-            values = values[order]
-            if len(starts) < len(rows):
-                rows = rows[starts]
-                values = xp.add.reduceat(backend.widen(values), starts, axis=0).astype(self.dtype, copy=False)
+            order, starts, sizes = group(rows, self.shape[0])
+            rows = rows.take(order.take(starts))
+            if len(starts) == len(order):
+                values = values.take(order, axis=0)
+            else:
+                values = sum_segments(values, order, sizes).astype(self.dtype, copy=False)
         return SparseRows(rows, values, self.shape, coalesced=True)
 
     def to_dense(self) -> Array:
