@@ -23,7 +23,7 @@ from psframework.backend.dtypes import (
     is_floating,
     is_narrow,
 )
-from psframework.backend.platforms import Platform, forget_platform, register_platform
+from psframework.backend.platforms import Platform, forget_platform, fused, register_platform
 from psframework.backend.scopes import follow
 from psframework.backend.special import erf
 from psframework.backend.streams import Event, Stream
@@ -53,6 +53,7 @@ __all__ = [
     "follow",
     "forget_namespace",
     "forget_platform",
+    "fused",
     "is_array",
     "is_floating",
     "is_narrow",

@@ -14,6 +14,7 @@ import numpy as np
 
 from psframework.backend import scopes
 from psframework.backend.arrays import Array, DType, cupy
+from psframework.backend.kernels import Kernels
 from psframework.backend.pinned import Staging, pieces
 from psframework.backend.streams import Event, Stream
 
@@ -203,6 +204,14 @@ class CudaPlatform:
     def stream(self, index: int) -> Stream:
         """A new stream that does not wait for the default one."""
         return CudaStream(self._cp, index)
+
+    @cached_property
+    def _kernels(self) -> Kernels:
+        return Kernels(self._cp)
+
+    def kernels(self) -> Kernels:
+        """Fused kernels, compiled by CuPy when they are first used."""
+        return self._kernels
 
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Page-locked memory, out of CuPy's pool."""

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from psframework.backend.arrays import Array, DType
+from psframework.backend.kernels import Kernels
 from psframework.backend.streams import HOST_STREAM, Stream
 
 
@@ -44,6 +45,9 @@ class Platform(Protocol):
 
     def stream(self, index: int) -> Stream:
         """A new stream on device `index`."""
+
+    def kernels(self) -> Kernels | None:
+        """Fused kernels for its arrays, if there are any."""
 
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Host memory that the device can copy from and to directly."""
@@ -90,6 +94,10 @@ class HostPlatform:
     def stream(self, index: int) -> Stream:
         """The null object."""
         return HOST_STREAM
+
+    def kernels(self) -> Kernels | None:
+        """None: the operations' own NumPy code is as good."""
+        return None
 
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Ordinary memory: without a GPU there is nothing to pin it for."""
@@ -148,3 +156,11 @@ def platform_of(array: object) -> Platform | None:
             return HOST if isinstance(array, np.generic) else None
         _by_class[kind] = known
     return known
+
+
+def fused(array: Array) -> Kernels | None:
+    """Fused kernels for an array of a GPU; None for NumPy's, whose operations are written out."""
+    if type(array) is np.ndarray:
+        return None
+    platform = platform_of(array)
+    return None if platform is None else platform.kernels()

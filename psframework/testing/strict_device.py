@@ -16,8 +16,9 @@ import numpy as np
 
 from psframework import backend
 from psframework.backend import Array, DType, Stream
+from psframework.backend.kernels import Kernels
 from psframework.backend.streams import HOST_STREAM
-from psframework.testing import cupy_api
+from psframework.testing import cupy_api, kernel_emulator
 from psframework.testing.strict_array import StrictArray
 
 __all__ = ["StrictArray", "StrictDevice", "strict_devices"]
@@ -33,6 +34,7 @@ class StrictDevice:
 
     Args:
         name: of the device, for `psf.device` and for messages.
+        fused: whether `backend.fused` answers the kernels for CuPy, which then run in an emulator.
 
     Attributes:
         ndarray: the class of its arrays.
@@ -40,8 +42,8 @@ class StrictDevice:
         synchronisations: how often something waited for the device: a number, a mask, a copy to the host.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *, fused: bool = False) -> None:
+        self.name, self.fused = name, fused
         self.synchronisations = 0
         self.ndarray: type[StrictArray] = type(f"StrictArray_{name}", (StrictArray,), {"device": self})
         self.device = backend.Device(name)
@@ -203,6 +205,7 @@ class StrictPlatform:
 
     def __init__(self, device: StrictDevice) -> None:
         self.kind, self._device = device.name, device
+        self._kernels: Kernels | None = None
 
     def count(self) -> int:
         """One of its name."""
@@ -240,15 +243,21 @@ class StrictPlatform:
         """The null object."""
         return HOST_STREAM
 
+    def kernels(self) -> Kernels | None:
+        """The kernels for CuPy, in an emulator, if the device was made so."""
+        if self._device.fused and self._kernels is None:
+            self._kernels = Kernels(kernel_emulator.kernels(self._device))
+        return self._kernels
+
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Ordinary memory."""
         return np.empty(shape, dtype)
 
 
 @contextmanager
-def strict_devices(*names: str) -> Iterator[list[StrictDevice]]:
+def strict_devices(*names: str, fused: bool = False) -> Iterator[list[StrictDevice]]:
     """Strict devices for the time of a block."""
-    devices = [StrictDevice(name) for name in names]
+    devices = [StrictDevice(name, fused=fused) for name in names]
     try:
         yield devices
     finally:
