@@ -64,6 +64,18 @@ class Tensor(Placed):
     def __rpow__(self, other: Operand) -> Tensor:
         return _ops.power(other, self)
 
+    def __floordiv__(self, other: Operand) -> Tensor:
+        return _ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Tensor:
+        return _ops.floor_divide(other, self)
+
+    def __mod__(self, other: Operand) -> Tensor:
+        return _ops.remainder(self, other)
+
+    def __rmod__(self, other: Operand) -> Tensor:
+        return _ops.remainder(other, self)
+
     def __iadd__(self, other: Operand) -> Tensor:
         return _inplace.add_(self, other)
 
@@ -98,22 +110,36 @@ class Tensor(Placed):
         return (self[i] for i in range(len(self)))
 
     def __lt__(self, other: Operand) -> Tensor:
-        return _compare.lt(self, other)
+        return _ops.less(self, other)
 
     def __le__(self, other: Operand) -> Tensor:
-        return _compare.le(self, other)
+        return _ops.less_equal(self, other)
 
     def __gt__(self, other: Operand) -> Tensor:
-        return _compare.gt(self, other)
+        return _ops.greater(self, other)
 
     def __ge__(self, other: Operand) -> Tensor:
-        return _compare.ge(self, other)
+        return _ops.greater_equal(self, other)
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         return _compare.eq(self, other)
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
         return _compare.ne(self, other)
+
+    def __and__(self, other: Operand) -> Tensor:
+        return _ops.bitwise_and(self, other)
+
+    def __or__(self, other: Operand) -> Tensor:
+        return _ops.bitwise_or(self, other)
+
+    def __xor__(self, other: Operand) -> Tensor:
+        return _ops.bitwise_xor(self, other)
+
+    def __invert__(self) -> Tensor:
+        return _ops.invert(self)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def exp(self) -> Tensor:
         """e to the power of each element."""
@@ -123,9 +149,29 @@ class Tensor(Placed):
         """Natural logarithm."""
         return _ops.log(self)
 
+    def expm1(self) -> Tensor:
+        """`exp(x) - 1`, exact for small numbers."""
+        return _ops.expm1(self)
+
+    def log1p(self) -> Tensor:
+        """`log(1 + x)`, exact for small numbers."""
+        return _ops.log1p(self)
+
+    def sin(self) -> Tensor:
+        """Sine of radians."""
+        return _ops.sin(self)
+
+    def cos(self) -> Tensor:
+        """Cosine of radians."""
+        return _ops.cos(self)
+
     def sqrt(self) -> Tensor:
         """Square root."""
         return _ops.sqrt(self)
+
+    def square(self) -> Tensor:
+        """Each element times itself."""
+        return _ops.square(self)
 
     def abs(self) -> Tensor:
         """Absolute value."""
@@ -175,9 +221,53 @@ class Tensor(Placed):
         """Standard deviation over `axis`."""
         return _ops.std(self, axis, keepdims, ddof)
 
-    def argmax(self, axis: int | None = None) -> Tensor:
+    def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Product over `axis`."""
+        return _ops.prod(self, axis, keepdims)
+
+    def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """log(sum(exp(x))) over `axis`, without overflow."""
+        return _ops.logsumexp(self, axis, keepdims)
+
+    def norm(self, ord: float | None = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Length of the vectors along `axis`."""
+        return _ops.norm(self, ord, axis, keepdims)
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Whether all elements over `axis` are true; a constant."""
+        return _ops.all(self, axis, keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Whether some element over `axis` is true; a constant."""
+        return _ops.any(self, axis, keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Index of the first largest value; a constant."""
-        return _ops.argmax(self, axis)
+        return _ops.argmax(self, axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Index of the first smallest value; a constant."""
+        return _ops.argmin(self, axis, keepdims)
+
+    def cumsum(self, axis: int | None = None) -> Tensor:
+        """Running sums along `axis`, or of all elements in a row."""
+        return _ops.cumsum(self, axis)
+
+    def cumprod(self, axis: int | None = None) -> Tensor:
+        """Running products along `axis`, or of all elements in a row."""
+        return _ops.cumprod(self, axis)
+
+    def sort(self, axis: int | None = -1, descending: bool = False) -> Tensor:
+        """A sorted copy, unlike the method of arrays."""
+        return _ops.sort(self, axis, descending)
+
+    def argsort(self, axis: int | None = -1, descending: bool = False) -> Tensor:
+        """The indices that sort along `axis`; a constant."""
+        return _ops.argsort(self, axis, descending)
+
+    def topk(self, k: int, axis: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
+        """The `k` largest elements along `axis`, and their indices."""
+        return _ops.topk(self, k, axis, largest, sorted)
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape."""
@@ -187,9 +277,7 @@ class Tensor(Placed):
         """The axes in this order, or reversed."""
         return _ops.transpose(self, (axes[0] if axes and not isinstance(axes[0], int) else axes) or None)
 
-    def permute(self, *axes: Any) -> Tensor:
-        """The axes in this order."""
-        return self.transpose(*axes)
+    permute = transpose
 
     def swapaxes(self, first: int, second: int) -> Tensor:
         """Two axes exchanged."""
@@ -275,3 +363,4 @@ from psframework.autograd import ops as _ops  # noqa: E402
 from psframework.autograd.ops import compare as _compare  # noqa: E402
 from psframework.autograd.ops import index as _index  # noqa: E402
 from psframework.autograd.ops import inplace as _inplace  # noqa: E402
+from psframework.autograd.ops.order import TopK  # noqa: E402

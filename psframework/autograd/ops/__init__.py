@@ -16,8 +16,28 @@ from psframework.autograd.ops.arithmetic import (
     subtract,
     where,
 )
+from psframework.autograd.ops.compare import (
+    all,
+    any,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    count_nonzero,
+    equal,
+    greater,
+    greater_equal,
+    invert,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+)
 from psframework.autograd.ops.conv import conv2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
+from psframework.autograd.ops.einsum import dot, einsum, inner, kron, outer, tensordot, vdot
 from psframework.autograd.ops.elementwise import (
     absolute,
     astype,
@@ -38,6 +58,19 @@ from psframework.autograd.ops.elementwise import (
     sqrt,
     square,
 )
+from psframework.autograd.ops.gather import (
+    gather,
+    index_add,
+    index_select,
+    masked_fill,
+    masked_select,
+    nonzero,
+    put_along_axis,
+    scatter,
+    scatter_add,
+    take,
+    take_along_axis,
+)
 from psframework.autograd.ops.join import (
     array_split,
     chunk,
@@ -49,6 +82,7 @@ from psframework.autograd.ops.join import (
     unbind,
     vstack,
 )
+from psframework.autograd.ops.layer_norm import layer_norm, rms_norm
 from psframework.autograd.ops.likelihood import binary_cross_entropy, binary_cross_entropy_with_logits, kl_div
 from psframework.autograd.ops.matmul import linear, matmul
 from psframework.autograd.ops.move import (
@@ -66,6 +100,7 @@ from psframework.autograd.ops.move import (
     triu,
 )
 from psframework.autograd.ops.nll import nll_loss
+from psframework.autograd.ops.order import argsort, median, sort, topk
 from psframework.autograd.ops.pad import pad
 from psframework.autograd.ops.pairs import (
     copysign,
@@ -81,7 +116,7 @@ from psframework.autograd.ops.pairs import (
     remainder,
 )
 from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
-from psframework.autograd.ops.reduce import argmax, max, mean, min, std, sum, var
+from psframework.autograd.ops.reduce import argmax, argmin, average, max, mean, min, ptp, std, sum, var
 from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from psframework.autograd.ops.rounding import (
     ceil,
@@ -95,6 +130,7 @@ from psframework.autograd.ops.rounding import (
     sign,
     trunc,
 )
+from psframework.autograd.ops.scan import cumprod, cumsum, diff, prod
 from psframework.autograd.ops.shape import (
     atleast_1d,
     atleast_2d,
@@ -113,7 +149,7 @@ from psframework.autograd.ops.shape import (
     unsqueeze,
 )
 from psframework.autograd.ops.similarity import cosine_embedding_loss, cosine_similarity, margin_ranking_loss
-from psframework.autograd.ops.softmax import log_softmax, softmax
+from psframework.autograd.ops.softmax import log_softmax, logsumexp, softmax
 from psframework.autograd.ops.trigonometry import (
     arccos,
     arccosh,
@@ -132,32 +168,25 @@ from psframework.autograd.ops.trigonometry import (
     sinh,
     tan,
 )
+from psframework.autograd.ops.vector_norm import norm
 
 # NumPy's second names.
 abs = absolute
+amax = max
+amin = min
 degrees = rad2deg
 mod = remainder
 radians = deg2rad
 true_divide = divide
-from psframework.autograd.ops.einsum import dot, einsum, inner, kron, outer, tensordot, vdot
-from psframework.autograd.ops.gather import (
-    gather,
-    index_add,
-    index_select,
-    masked_fill,
-    masked_select,
-    nonzero,
-    put_along_axis,
-    scatter,
-    scatter_add,
-    take,
-    take_along_axis,
-)
 
 __all__ = [
     "abs",
     "absolute",
     "add",
+    "all",
+    "amax",
+    "amin",
+    "any",
     "arccos",
     "arccosh",
     "arcsin",
@@ -166,14 +195,20 @@ __all__ = [
     "arctan2",
     "arctanh",
     "argmax",
+    "argmin",
+    "argsort",
     "array_split",
     "astype",
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
+    "average",
     "avg_pool2d",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
     "broadcast_to",
     "cbrt",
     "ceil",
@@ -187,16 +222,21 @@ __all__ = [
     "cosh",
     "cosine_embedding_loss",
     "cosine_similarity",
+    "count_nonzero",
     "cross_entropy",
+    "cumprod",
+    "cumsum",
     "deg2rad",
     "degrees",
     "detach",
     "diag",
     "diagonal",
+    "diff",
     "divide",
     "dot",
     "dstack",
     "einsum",
+    "equal",
     "erf",
     "exp",
     "exp2",
@@ -216,6 +256,8 @@ __all__ = [
     "fmod",
     "gather",
     "gelu",
+    "greater",
+    "greater_equal",
     "heaviside",
     "hstack",
     "huber_loss",
@@ -223,21 +265,30 @@ __all__ = [
     "index_add",
     "index_select",
     "inner",
+    "invert",
     "isfinite",
     "isinf",
     "isnan",
     "kl_div",
     "kron",
     "l1_loss",
+    "layer_norm",
     "ldexp",
+    "less",
+    "less_equal",
     "linear",
     "log",
-    "log10",
     "log1p",
     "log2",
+    "log10",
     "log_softmax",
     "logaddexp",
     "logaddexp2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "logsumexp",
     "margin_ranking_loss",
     "masked_fill",
     "masked_select",
@@ -246,6 +297,7 @@ __all__ = [
     "max_pool2d",
     "maximum",
     "mean",
+    "median",
     "min",
     "minimum",
     "mod",
@@ -256,10 +308,14 @@ __all__ = [
     "negative",
     "nll_loss",
     "nonzero",
+    "norm",
+    "not_equal",
     "outer",
     "pad",
     "positive",
     "power",
+    "prod",
+    "ptp",
     "put_along_axis",
     "rad2deg",
     "radians",
@@ -270,6 +326,7 @@ __all__ = [
     "repeat",
     "reshape",
     "rint",
+    "rms_norm",
     "roll",
     "rot90",
     "round",
@@ -282,6 +339,7 @@ __all__ = [
     "sinh",
     "smooth_l1_loss",
     "softmax",
+    "sort",
     "split",
     "sqrt",
     "square",
@@ -297,6 +355,7 @@ __all__ = [
     "tanh",
     "tensordot",
     "tile",
+    "topk",
     "trace",
     "transpose",
     "tril",

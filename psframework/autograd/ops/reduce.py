@@ -1,4 +1,4 @@
-"""Reductions over axes: sum, mean, var, max, min."""
+"""Reductions over axes: sums, means, extremes and where they are."""
 
 from __future__ import annotations
 
@@ -134,9 +134,48 @@ def min(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return _extreme("min", x, axis, keepdims)
 
 
-def argmax(x: Tensor | Array, axis: int | None = None) -> Tensor:
-    """Index of the first largest value along `axis`, or in the flattened array; a constant of dtype int64."""
-    data = as_tensor(x, "argmax")._data
-    if axis is not None:
-        normal_axes("argmax", data.ndim, axis)
-    return constant(backend.xp(data).argmax(data, axis=axis))
+def ptp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The distance from the smallest to the largest value over `axis` (all by default)."""
+    return max(x, axis, keepdims) - min(x, axis, keepdims)
+
+
+def average(
+    x: Tensor | Array, axis: Axis = None, weights: Tensor | Array | None = None, keepdims: bool = False
+) -> Tensor:
+    """Mean over `axis` (all by default), each element counted by its weight.
+
+    Args:
+        x: any shape.
+        axis: one axis or several.
+        weights: of the shape of `x`, or one for each element of one `axis`; None for equal ones.
+        keepdims: leave axes of length 1.
+    """
+    if weights is None:
+        return mean(x, axis, keepdims)
+    x, w = as_tensor(x, "average"), as_tensor(weights, "average")
+    if w.shape != x.shape:
+        (place,) = normal_axes("average", x.ndim, axis) if isinstance(axis, int) else (None,)
+        if place is None or w.shape != (x.shape[place],):
+            raise ArgumentError(f"average: weights of shape {w.shape} for shape {x.shape} and axis {axis}")
+        w = w.reshape([-1 if i == place else 1 for i in range(x.ndim)])
+    total = sum(w, axis if w.shape == x.shape else None, keepdims and w.shape == x.shape)
+    return sum(x * w, axis, keepdims) / total
+
+
+def _place(name: str, x: Tensor | Array, axis: int | None, keepdims: bool) -> Tensor:
+    data = as_tensor(x, name)._data
+    axes = normal_axes(name, data.ndim, axis)
+    if _count(data.shape, axes) == 0:
+        raise ArgumentError(f"{name}: no elements along axis {axis} of shape {data.shape}")
+    found = backend.as_array(getattr(backend.xp(data), name)(data, axis=axis))
+    return constant(found.reshape(_kept_shape(data.shape, axes)) if keepdims else found)
+
+
+def argmax(x: Tensor | Array, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Index of the first largest value along `axis`, or in the flattened array: a constant, int64."""
+    return _place("argmax", x, axis, keepdims)
+
+
+def argmin(x: Tensor | Array, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Index of the first smallest value along `axis`, or in the flattened array: a constant, int64."""
+    return _place("argmin", x, axis, keepdims)

@@ -1,13 +1,15 @@
-"""Softmax and its logarithm along an axis."""
+"""Softmax, its logarithm, and the logarithm of its denominator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from psframework import backend
 from psframework.autograd.ops.reduce import normal_axes
 from psframework.autograd.record import as_tensor, constant, record, recording
-from psframework.autograd.tensor import Tensor
+from psframework.autograd.tensor import Axis, Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 
@@ -22,7 +24,7 @@ def _prepare(name: str, x: Tensor | Array, axis: int) -> tuple[Tensor, Array]:
     wide = backend.widen(data)
     if not data.shape[axis]:
         return x, wide
-    return x, wide - backend.xp(wide).maximum.reduce(wide, axis, keepdims=True)
+    return x, wide - wide.max(axis, keepdims=True)
 
 
 def softmax(x: Tensor | Array, axis: int = -1) -> Tensor:
@@ -60,3 +62,33 @@ def log_softmax(x: Tensor | Array, axis: int = -1) -> Tensor:
         return (g if g.dtype == dtype else g.astype(dtype),)
 
     return record("log_softmax", out, rule, (x,), saves_output=True)
+
+
+def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) over `axis` (all by default), without overflow. 16-bit floats are computed in float32.
+
+    Where all elements are -inf, or there are none, it is -inf, and their gradient is 0.
+    """
+    x = as_tensor(x, "logsumexp")
+    data, dtype, shape = x._data, x._data.dtype, x._data.shape
+    axes = normal_axes("logsumexp", len(shape), axis)
+    if not backend.is_floating(dtype):
+        raise ArgumentError(f"logsumexp: dtype {dtype} is not floating: convert with .astype(np.float32)")
+    wide, xp = backend.widen(data), backend.xp(data)
+    kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
+    top = xp.max(wide, axis=axes, keepdims=True) if wide.size else xp.zeros(kept, wide.dtype)
+    top = xp.where(xp.isfinite(top), top, 0).astype(wide.dtype)
+    with np.errstate(divide="ignore"):  # of the logarithm of 0
+        total = backend.as_array(xp.log(xp.sum(xp.exp(wide - top), axis=axes, keepdims=True)) + top)
+    out = total.astype(dtype, copy=False)
+    if not keepdims:
+        out = out.reshape([n for i, n in enumerate(shape) if i not in axes])
+    if not recording(x):
+        return constant(out)
+
+    def rule(gradient: Array) -> Sequence[Array]:
+        g = backend.widen(gradient).reshape(kept)
+        g = g * xp.exp(wide - xp.where(total == -np.inf, 0, total).astype(wide.dtype))
+        return (g if g.dtype == dtype else g.astype(dtype),)
+
+    return record("logsumexp", out, rule, (x,), (x,))
