@@ -52,8 +52,9 @@ def backward(
     """
     gradients, heap = start(roots, seeds)
     result = propagate(gradients, heap, retain_graph, frozenset(keep))
-    for key in gradients:
-        result[key] = _finish(cast("Traced", key), gradients)
+    leaf: Any
+    for leaf in gradients:
+        result[leaf] = _finish(leaf, gradients)
     return result
 
 
@@ -202,7 +203,7 @@ def _seed(root: Traced, seed: Seed) -> Array:
                 f"backward from a tensor of shape {data.shape} needs a seed of that shape: "
                 "only a tensor of one element has a default"
             )
-        return cast(Array, backend.xp(data).ones_like(data))
+        return cast(Array, backend.xp(data).array(1, data.dtype, ndmin=data.ndim))
     array: Any = getattr(seed, "_data", seed)
     if not backend.is_array(array):
         array = backend.array_like(array, data)
@@ -235,34 +236,35 @@ _box = [object()]
 _ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
 
 
-def _finish(leaf: Traced, gradients: dict[Key, Any]) -> Gradient:
+def _finish(leaf: Traced, gradients: dict[Key, Any]) -> Any:
     """A leaf's gradient as its owner may keep it."""
     shared = getrefcount(gradients[leaf]) > _ALONE
     gradient, data = gradients[leaf], leaf._data
     if gradient.shape != data.shape:
         raise AutogradError(f"gradient of shape {gradient.shape} for a leaf of shape {data.shape}")
-    if isinstance(gradient, SparseRows):
+    if type(gradient) is SparseRows:
         shared = True  # its rows or values may be those that a rule holds
         gradient = gradient.coalesce()
     if leaf.leaf_hooks is not None:
         gradient = _run_hooks(leaf.leaf_hooks, gradient)
         shared = True  # a hook may have kept what it saw, and answered what it keeps
-    if isinstance(gradient, SparseRows):
+    if type(gradient) is SparseRows:
         return gradient.coalesce().astype(data.dtype).copy()
     if gradient.dtype != data.dtype:
-        return cast(Array, gradient.astype(data.dtype, order="C"))
+        return gradient.astype(data.dtype, order="C")
     # A rule may answer one array for two inputs, a view, or an array that somebody else holds.
     if shared or gradient.base is not None or not gradient.flags.c_contiguous:
-        return cast(Array, gradient.copy())
-    return cast(Array, gradient)
+        return gradient.copy()
+    return gradient
 
 
 def backward_into_grad(
     roots: Sequence[Traced], seeds: Sequence[Seed] | None = None, retain_graph: bool = False
 ) -> None:
     """As `backward`, and add what comes out to each leaf's `grad`."""
+    leaf: Any
     for leaf, gradient in backward(roots, seeds, retain_graph=retain_graph).items():
-        deposit(cast("Traced", leaf), gradient)
+        deposit(leaf, gradient)
 
 
 def deposit(leaf: Traced, gradient: Gradient) -> None:

@@ -20,7 +20,7 @@ def _sigmoid(xp: Any, x: Array) -> Any:
     return xp.where(x >= 0, 1, small).astype(small.dtype) / (1 + small)
 
 
-_RELU = Unary("relu", lambda xp, x: xp.maximum(x, 0), lambda xp, g, o: g * (o > 0), False)
+_RELU = Unary("relu", lambda xp, x: xp.maximum(x, 0), lambda xp, g, o: g * o.astype(bool), False)
 _TANH = Unary("tanh", lambda xp, x: xp.tanh(x), lambda xp, g, o: g * (1 - o * o), False)
 _SIGMOID = Unary("sigmoid", _sigmoid, lambda xp, g, o: g * (o * (1 - o)), False)
 
