@@ -4,6 +4,7 @@ from psframework.nn import functional, init
 from psframework.nn.hooks import HookHandle
 from psframework.nn.init import manual_seed
 from psframework.nn.layers.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from psframework.nn.layers.attention import MultiHeadAttention, MultiheadAttention
 from psframework.nn.layers.container import (
     Identity,
     ModuleDict,
@@ -17,6 +18,11 @@ from psframework.nn.layers.dropout import Dropout
 from psframework.nn.layers.linear import Linear
 from psframework.nn.layers.norm import BatchNorm1d, BatchNorm2d
 from psframework.nn.layers.pooling import AvgPool2d, Flatten, MaxPool2d
+from psframework.nn.layers.positional import (
+    LearnedPositionalEncoding,
+    RotaryEmbedding,
+    SinusoidalPositionalEncoding,
+)
 from psframework.nn.layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from psframework.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from psframework.nn.module import Module
@@ -40,6 +46,7 @@ __all__ = [
     "Identity",
     "L1Loss",
     "LSTMCell",
+    "LearnedPositionalEncoding",
     "Linear",
     "LogSoftmax",
     "MSELoss",
@@ -47,14 +54,18 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiHeadAttention",
+    "MultiheadAttention",
     "NLLLoss",
     "Parameter",
     "ParameterDict",
     "ParameterList",
     "RNNCell",
     "ReLU",
+    "RotaryEmbedding",
     "Sequential",
     "Sigmoid",
+    "SinusoidalPositionalEncoding",
     "Softmax",
     "Tanh",
     "functional",

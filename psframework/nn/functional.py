@@ -9,6 +9,7 @@ import numpy as np
 
 from psframework.autograd import Tensor
 from psframework.autograd.ops.activation import gelu, relu, sigmoid, tanh
+from psframework.autograd.ops.attention import scaled_dot_product_attention as _attention
 from psframework.autograd.ops.batch_norm import Running
 from psframework.autograd.ops.batch_norm import batch_norm as _batch_norm
 from psframework.autograd.ops.conv import conv2d
@@ -52,6 +53,7 @@ __all__ = [
     "mse_loss",
     "nll_loss",
     "relu",
+    "scaled_dot_product_attention",
     "sigmoid",
     "smooth_l1_loss",
     "softmax",
@@ -81,6 +83,34 @@ def dropout(
         rng: decides what is dropped; the generator that `manual_seed` sets if None.
     """
     return _dropout(input, p, rng or init.generator(), training)
+
+
+def scaled_dot_product_attention(
+    query: Tensor | Array,
+    key: Tensor | Array,
+    value: Tensor | Array,
+    attn_mask: Tensor | Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Tensor:
+    """softmax(query @ key.T * scale + mask) @ value.
+
+    Args:
+        query: (..., queries, width).
+        key: (..., keys, width).
+        value: (..., keys, features).
+        attn_mask: broadcast to (..., queries, keys). Of booleans: True where a query may look. Of floats:
+            added to the scores; it may require grad. A query that may look nowhere gets zeros.
+        dropout_p: probability with which a weight is dropped, in evaluation too: pass 0 there.
+        is_causal: a query looks at keys up to its own place only, counted from the first; goes with a mask.
+        scale: of the scores; 1 / sqrt(width) if None.
+        rng: decides what is dropped; the generator that `manual_seed` sets if None.
+    """
+    rng = rng or init.generator()
+    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, rng=rng)
 
 
 def batch_norm(

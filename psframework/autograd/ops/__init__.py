@@ -16,6 +16,7 @@ from psframework.autograd.ops.arithmetic import (
     subtract,
     where,
 )
+from psframework.autograd.ops.attention import attention_with_weights, scaled_dot_product_attention
 from psframework.autograd.ops.compare import (
     all,
     any,
@@ -71,6 +72,7 @@ from psframework.autograd.ops.gather import (
     take,
     take_along_axis,
 )
+from psframework.autograd.ops.gru import gru
 from psframework.autograd.ops.join import (
     array_split,
     chunk,
@@ -84,6 +86,7 @@ from psframework.autograd.ops.join import (
 )
 from psframework.autograd.ops.layer_norm import layer_norm, rms_norm
 from psframework.autograd.ops.likelihood import binary_cross_entropy, binary_cross_entropy_with_logits, kl_div
+from psframework.autograd.ops.lstm import lstm
 from psframework.autograd.ops.matmul import linear, matmul
 from psframework.autograd.ops.move import (
     diag,
@@ -118,6 +121,8 @@ from psframework.autograd.ops.pairs import (
 from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
 from psframework.autograd.ops.reduce import argmax, argmin, average, max, mean, min, ptp, std, sum, var
 from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
+from psframework.autograd.ops.rnn import rnn
+from psframework.autograd.ops.rotary import rotate_pairs
 from psframework.autograd.ops.rounding import (
     ceil,
     floor,
@@ -202,6 +207,7 @@ __all__ = [
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
+    "attention_with_weights",
     "average",
     "avg_pool2d",
     "binary_cross_entropy",
@@ -258,6 +264,7 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "gru",
     "heaviside",
     "hstack",
     "huber_loss",
@@ -289,6 +296,7 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "logsumexp",
+    "lstm",
     "margin_ranking_loss",
     "masked_fill",
     "masked_select",
@@ -327,9 +335,12 @@ __all__ = [
     "reshape",
     "rint",
     "rms_norm",
+    "rnn",
     "roll",
     "rot90",
+    "rotate_pairs",
     "round",
+    "scaled_dot_product_attention",
     "scatter",
     "scatter_add",
     "sigmoid",
