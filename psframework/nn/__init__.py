@@ -5,6 +5,7 @@ from psframework.nn.hooks import HookHandle
 from psframework.nn.init import manual_seed
 from psframework.nn.layers.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from psframework.nn.layers.attention import MultiHeadAttention, MultiheadAttention
+from psframework.nn.layers.batch_norm import BatchNorm1d, BatchNorm2d
 from psframework.nn.layers.container import (
     Identity,
     ModuleDict,
@@ -13,11 +14,23 @@ from psframework.nn.layers.container import (
     ParameterList,
     Sequential,
 )
-from psframework.nn.layers.conv import Conv2d
+from psframework.nn.layers.conv import Conv1d, Conv2d
+from psframework.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d
 from psframework.nn.layers.dropout import Dropout
+from psframework.nn.layers.group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d
+from psframework.nn.layers.layer_norm import LayerNorm, RMSNorm
 from psframework.nn.layers.linear import Linear
-from psframework.nn.layers.norm import BatchNorm1d, BatchNorm2d
-from psframework.nn.layers.pooling import AvgPool2d, Flatten, MaxPool2d
+from psframework.nn.layers.pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    Flatten,
+    MaxPool1d,
+    MaxPool2d,
+)
 from psframework.nn.layers.positional import (
     LearnedPositionalEncoding,
     RotaryEmbedding,
@@ -33,23 +46,36 @@ __all__ = [
     "GRU",
     "LSTM",
     "RNN",
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AvgPool1d",
     "AvgPool2d",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "Conv1d",
     "Conv2d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
     "CrossEntropyLoss",
     "Dropout",
     "Flatten",
     "GRUCell",
+    "GroupNorm",
     "HookHandle",
     "Identity",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
     "L1Loss",
     "LSTMCell",
+    "LayerNorm",
     "LearnedPositionalEncoding",
     "Linear",
     "LogSoftmax",
     "MSELoss",
+    "MaxPool1d",
     "MaxPool2d",
     "Module",
     "ModuleDict",
@@ -60,6 +86,7 @@ __all__ = [
     "Parameter",
     "ParameterDict",
     "ParameterList",
+    "RMSNorm",
     "RNNCell",
     "ReLU",
     "RotaryEmbedding",

@@ -9,12 +9,21 @@ import numpy as np
 
 from psframework.autograd import Tensor
 from psframework.autograd.ops.activation import gelu, relu, sigmoid, tanh
+from psframework.autograd.ops.adaptive import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+)
 from psframework.autograd.ops.attention import scaled_dot_product_attention as _attention
 from psframework.autograd.ops.batch_norm import Running
 from psframework.autograd.ops.batch_norm import batch_norm as _batch_norm
-from psframework.autograd.ops.conv import conv2d
+from psframework.autograd.ops.conv import conv1d, conv2d
+from psframework.autograd.ops.conv_transpose import conv_transpose1d, conv_transpose2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
 from psframework.autograd.ops.dropout import dropout as _dropout
+from psframework.autograd.ops.group_norm import group_norm, instance_norm
+from psframework.autograd.ops.layer_norm import layer_norm, rms_norm
 from psframework.autograd.ops.likelihood import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -22,7 +31,7 @@ from psframework.autograd.ops.likelihood import (
 )
 from psframework.autograd.ops.matmul import linear
 from psframework.autograd.ops.nll import nll_loss
-from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
+from psframework.autograd.ops.pool import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from psframework.autograd.ops.similarity import cosine_embedding_loss, margin_ranking_loss
 from psframework.autograd.ops.similarity import cosine_similarity as _cosine_similarity
@@ -33,26 +42,39 @@ from psframework.errors import ArgumentError
 from psframework.nn import init
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "avg_pool1d",
     "avg_pool2d",
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "conv1d",
     "conv2d",
+    "conv_transpose1d",
+    "conv_transpose2d",
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
     "dropout",
     "gelu",
+    "group_norm",
     "huber_loss",
+    "instance_norm",
     "kl_div",
     "l1_loss",
+    "layer_norm",
     "linear",
     "log_softmax",
     "margin_ranking_loss",
+    "max_pool1d",
     "max_pool2d",
     "mse_loss",
     "nll_loss",
     "relu",
+    "rms_norm",
     "scaled_dot_product_attention",
     "sigmoid",
     "smooth_l1_loss",

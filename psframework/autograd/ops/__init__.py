@@ -5,6 +5,12 @@ Each takes Tensors, and arrays or numbers as constants, and records the graph.
 
 # A function may bear the name of its module (`softmax`): inside the package, import from the modules.
 from psframework.autograd.ops.activation import gelu, relu, sigmoid, tanh
+from psframework.autograd.ops.adaptive import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+)
 from psframework.autograd.ops.arithmetic import (
     add,
     clip,
@@ -36,7 +42,8 @@ from psframework.autograd.ops.compare import (
     logical_xor,
     not_equal,
 )
-from psframework.autograd.ops.conv import conv2d
+from psframework.autograd.ops.conv import conv1d, conv2d
+from psframework.autograd.ops.conv_transpose import conv_transpose1d, conv_transpose2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
 from psframework.autograd.ops.einsum import dot, einsum, inner, kron, outer, tensordot, vdot
 from psframework.autograd.ops.elementwise import (
@@ -72,6 +79,7 @@ from psframework.autograd.ops.gather import (
     take,
     take_along_axis,
 )
+from psframework.autograd.ops.group_norm import group_norm, instance_norm
 from psframework.autograd.ops.gru import gru
 from psframework.autograd.ops.join import (
     array_split,
@@ -118,7 +126,7 @@ from psframework.autograd.ops.pairs import (
     logaddexp2,
     remainder,
 )
-from psframework.autograd.ops.pool import avg_pool2d, max_pool2d
+from psframework.autograd.ops.pool import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from psframework.autograd.ops.reduce import argmax, argmin, average, max, mean, min, ptp, std, sum, var
 from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from psframework.autograd.ops.rnn import rnn
@@ -187,6 +195,10 @@ true_divide = divide
 __all__ = [
     "abs",
     "absolute",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
     "add",
     "all",
     "amax",
@@ -209,6 +221,7 @@ __all__ = [
     "atleast_3d",
     "attention_with_weights",
     "average",
+    "avg_pool1d",
     "avg_pool2d",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -222,7 +235,10 @@ __all__ = [
     "clip",
     "clone",
     "concatenate",
+    "conv1d",
     "conv2d",
+    "conv_transpose1d",
+    "conv_transpose2d",
     "copysign",
     "cos",
     "cosh",
@@ -264,6 +280,7 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "group_norm",
     "gru",
     "heaviside",
     "hstack",
@@ -272,6 +289,7 @@ __all__ = [
     "index_add",
     "index_select",
     "inner",
+    "instance_norm",
     "invert",
     "isfinite",
     "isinf",
@@ -302,6 +320,7 @@ __all__ = [
     "masked_select",
     "matmul",
     "max",
+    "max_pool1d",
     "max_pool2d",
     "maximum",
     "mean",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from psframework import backend
+from psframework.autograd.draws import drawing
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
@@ -17,7 +18,7 @@ def dropout(x: Tensor | Array, p: float = 0.5, rng: Any = None, training: bool =
     Args:
         x: any shape, floating.
         p: in [0, 1].
-        rng: a `numpy.random.Generator` (on a GPU CuPy's), which decides what is dropped.
+        rng: a `numpy.random.Generator`, or CuPy's on a GPU; it decides what is dropped.
         training: if False, `x` passes unchanged.
     """
     if not 0 <= p <= 1:
@@ -30,7 +31,8 @@ def dropout(x: Tensor | Array, p: float = 0.5, rng: Any = None, training: bool =
     data = x._data
     if not backend.is_floating(data.dtype):
         raise ArgumentError(f"dropout: dtype {data.dtype} is not floating: convert with .astype(np.float32)")
-    kept = rng.random(data.shape, dtype="float32") >= p
+    # A generator of the host's draws for any device: the same run everywhere.
+    kept = backend.array_like(drawing(rng).random(data.shape, dtype="float32") >= p, data)
     mask = kept.astype(data.dtype) * data.dtype.type(1 / (1 - p) if p < 1 else 0)
     out = data * mask
     if not recording(x):

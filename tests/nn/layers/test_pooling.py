@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from torch_oracle import assert_module_equals_torch
 
 from psframework.errors import ArgumentError
 from psframework.nn import AvgPool2d, Flatten, MaxPool2d
@@ -27,13 +28,32 @@ def test_the_border_never_wins() -> None:
     assert (MaxPool2d(3, 1, 1)(np.full((1, 1, 3, 3), -5.0)).data == -5).all()
 
 
+@pytest.mark.oracle
+def test_equals_torch() -> None:
+    pytest.importorskip("torch")
+    one, two = {"shape": (2, 3, 9)}, {"shape": (2, 3, 9, 8)}
+    for steps in ((2,), (3, 2, 1), (2, 3)):
+        for ceil_mode in (False, True):
+            more = {"ceil_mode": ceil_mode}
+            assert_module_equals_torch("MaxPool1d", *steps, **one, **more)
+            assert_module_equals_torch("MaxPool2d", *steps, **two, **more, dilation=2)
+            assert_module_equals_torch("AvgPool1d", *steps, **one, **more, count_include_pad=False)
+            assert_module_equals_torch("AvgPool2d", *steps, **two, **more, divisor_override=2)
+    for kind in ("Avg", "Max"):
+        for size in (1, 3, 4):
+            assert_module_equals_torch(f"Adaptive{kind}Pool1d", size, **one)
+            assert_module_equals_torch(f"Adaptive{kind}Pool2d", (size, None), **two)
+
+
 def test_flatten() -> None:
     assert Flatten()(X).shape == (2, 72)
     assert Flatten(0, 2)(X).shape == (36, 4)
 
 
 def test_reprs() -> None:
-    assert repr(MaxPool2d(2)) == "MaxPool2d(kernel_size=(2, 2), stride=(2, 2), padding=(0, 0))"
+    assert repr(MaxPool2d(2)) == (
+        "MaxPool2d(kernel_size=(2, 2), stride=(2, 2), padding=(0, 0), dilation=(1, 1), ceil_mode=False)"
+    )
     assert repr(Flatten()) == "Flatten(start_dim=1, end_dim=-1)"
 
 

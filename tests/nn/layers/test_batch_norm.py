@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from torch_oracle import assert_module_equals_torch
 
 from psframework.errors import ArgumentError
 from psframework.nn import BatchNorm1d, BatchNorm2d, Module
@@ -70,6 +71,17 @@ def test_gradients_reach_weight_and_bias() -> None:
     assert layer.weight is not None and layer.bias is not None
     np.testing.assert_allclose(layer.bias.grad, np.full(3, X[:, 0].size))
     assert layer.weight.grad is not None
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "options", [{}, {"affine": False, "momentum": 0.3}, {"track_running_stats": False, "eps": 0.1}], ids=str
+)
+def test_equals_torch(options: dict[str, object]) -> None:
+    pytest.importorskip("torch")
+    for shape in ((5, 3), (4, 3, 5)):
+        assert_module_equals_torch("BatchNorm1d", 3, shape=shape, **options)
+    assert_module_equals_torch("BatchNorm2d", 3, shape=(4, 3, 2, 3), **options)
 
 
 def test_three_dimensions() -> None:
