@@ -14,7 +14,8 @@ from psframework.backend import Array
 from psframework.errors import ArgumentError
 
 
-def _sigmoid(xp: Any, x: Array) -> Any:
+def sigmoid_of(xp: Any, x: Array) -> Any:
+    """The sigmoid of an array."""
     # exp of a negative number only: it can't overflow, and small results keep all their digits.
     small = xp.exp(-xp.abs(x))
     return xp.where(x >= 0, 1, small).astype(small.dtype) / (1 + small)
@@ -22,7 +23,7 @@ def _sigmoid(xp: Any, x: Array) -> Any:
 
 _RELU = Unary("relu", lambda xp, x: xp.maximum(x, 0), lambda xp, g, o: g * o.astype(bool), False)
 _TANH = Unary("tanh", lambda xp, x: xp.tanh(x), lambda xp, g, o: g * (1 - o * o), False)
-_SIGMOID = Unary("sigmoid", _sigmoid, lambda xp, g, o: g * (o * (1 - o)), False)
+_SIGMOID = Unary("sigmoid", sigmoid_of, lambda xp, g, o: g * (o * (1 - o)), False)
 
 
 def relu(input: Tensor | Array) -> Tensor:
