@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+
+from psframework.errors import ArgumentError
 
 
 class Draws:
@@ -19,7 +21,13 @@ class Draws:
     def note(self, generator: np.random.Generator) -> None:
         """`generator` is about to be drawn from."""
         if generator not in self._states:
-            self._states[generator] = generator.bit_generator.state
+            state = getattr(getattr(generator, "bit_generator", None), "state", None)
+            if not isinstance(state, Mapping):
+                raise ArgumentError(
+                    f"recompute cannot draw from {type(generator).__name__} the same numbers twice: use a "
+                    "numpy.random.Generator"
+                )
+            self._states[generator] = state
 
     @contextmanager
     def recorded(self) -> Iterator[None]:

@@ -229,7 +229,7 @@ def explain(name: str, error: Exception, *operands: object) -> ArgumentError:
     if isinstance(error, ArgumentError):
         return error
     arrays = list(_arrays(operands))
-    devices = list(dict.fromkeys(_device_name(array) for array in arrays))
+    devices = list(dict.fromkeys(str(backend.device_of(array)) for array in arrays))
     if len(devices) > 1:
         target = max(devices, key=lambda device: device != "cpu")
         return ArgumentError(
@@ -276,11 +276,3 @@ def _arrays(values: object) -> Iterator[Array]:
             yield from _arrays(value)
     elif backend.is_array(values):
         yield cast(Array, values)
-
-
-def _device_name(array: Array) -> str:
-    find: Callable[[Array], object] | None = getattr(backend, "device_of", None)
-    if find is not None:
-        return str(find(array))
-    device = getattr(array, "device", "cpu")
-    return str(getattr(device, "name", device))

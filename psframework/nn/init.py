@@ -33,8 +33,8 @@ _FIXED_GAINS = {
 
 def manual_seed(seed: int) -> None:
     """Seeds the initial values and dropout masks of this process; equal seeds give equal models."""
-    global _generator
-    _generator = np.random.default_rng(seed)
+    # The same object goes on with another state: whoever holds it (`recompute`) must not lose it.
+    _generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 
 def generator() -> np.random.Generator:

@@ -119,7 +119,7 @@ class Optimizer:
             rule.update_by(scalars, data, gradient, slots.state)
             slots.step += 1
             # A graph that saved the old values must notice, as after any change in place.
-            parameter._version[0] += 1
+            parameter.bump_version()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients (or, with `set_to_none=False`, fills those that are arrays with zeros)."""

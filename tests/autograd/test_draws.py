@@ -1,6 +1,8 @@
 import numpy as np
+import pytest
 
 from psframework.autograd.draws import Draws, drawing
+from psframework.errors import ArgumentError
 
 
 def test_a_block_draws_what_the_recorded_one_drew():
@@ -34,3 +36,8 @@ def test_blocks_inside_each_other_all_know():
         assert generator.random() == second
     with outer.replayed():
         assert [generator.random(), generator.random()] == [first, second]
+
+
+def test_a_generator_whose_state_cannot_be_kept_is_refused():
+    with Draws().recorded(), pytest.raises(ArgumentError, match=r"draw from RandomState.*Generator"):
+        drawing(np.random.RandomState(1))

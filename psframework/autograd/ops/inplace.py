@@ -43,7 +43,7 @@ def _write(name: str, target: Tensor, key: Any, value: Any) -> None:
         target._data[key] = value
     except (ValueError, TypeError, IndexError) as error:
         raise explain(name, error, target, key, value) from error
-    target._version[0] += 1
+    target.bump_version()
 
 
 def _update(
