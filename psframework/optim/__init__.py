@@ -22,6 +22,7 @@ from psframework.optim.rule import (
     set_update_threads,
     update_threads,
 )
+from psframework.optim.scaler import GradScaler
 from psframework.optim.sgd import SGD, SGDRule
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "FTRLRule",
     "Ftrl",
     "GlobalNorm",
+    "GradScaler",
     "LAMBRule",
     "Optimizer",
     "RMSprop",

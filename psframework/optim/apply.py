@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from psframework.backend import Array, DType, is_floating, is_narrow
+from psframework.backend import Array, DType, fused, is_floating, is_narrow
 from psframework.errors import ArgumentError
 from psframework.optim.blocks import Cut, Scratch, block_size, blocks, row_blocks, run_blocks, scratch_for
 
@@ -111,7 +111,9 @@ class Job:
         """Updates one piece."""
         cut = cuts[index]
         p, target, gradient, state, scratch = self._piece(cut)
-        self.rule.update_block(target, gradient, state, self.scalars, scratch)
+        kernels = fused(target)
+        if kernels is None or not kernels.update(self.rule, target, gradient, state, self.scalars):
+            self.rule.update_block(target, gradient, state, self.scalars, scratch)
         if target is not p:
             p[...] = target
         if self.out is not None:

@@ -146,7 +146,7 @@ def _owned_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Gradient]:
             continue
         if isinstance(gradient, SparseRows):
             gradient = parameter.grad = gradient.coalesce()
-        elif isinstance(gradient, np.ndarray) and not gradient.flags.writeable:
+        elif not getattr(gradient.flags, "writeable", True):  # CuPy's arrays always are
             gradient = parameter.grad = gradient.copy()
         gradients.append(gradient)
     return gradients
