@@ -22,6 +22,23 @@ from psframework.autograd.ops.conv import conv1d, conv2d
 from psframework.autograd.ops.conv_transpose import conv_transpose1d, conv_transpose2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
 from psframework.autograd.ops.dropout import dropout as _dropout
+from psframework.autograd.ops.gates import (
+    celu,
+    elu,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    logsigmoid,
+    mish,
+    prelu,
+    relu6,
+    selu,
+    silu,
+    softplus,
+    softsign,
+)
+from psframework.autograd.ops.gates import glu as _glu
 from psframework.autograd.ops.group_norm import group_norm, instance_norm
 from psframework.autograd.ops.layer_norm import layer_norm, rms_norm
 from psframework.autograd.ops.likelihood import (
@@ -51,6 +68,7 @@ __all__ = [
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "celu",
     "conv1d",
     "conv2d",
     "conv_transpose1d",
@@ -59,26 +77,40 @@ __all__ = [
     "cosine_similarity",
     "cross_entropy",
     "dropout",
+    "elu",
     "gelu",
+    "glu",
     "group_norm",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
     "huber_loss",
     "instance_norm",
     "kl_div",
     "l1_loss",
     "layer_norm",
+    "leaky_relu",
     "linear",
     "log_softmax",
+    "logsigmoid",
     "margin_ranking_loss",
     "max_pool1d",
     "max_pool2d",
+    "mish",
     "mse_loss",
     "nll_loss",
+    "prelu",
     "relu",
+    "relu6",
     "rms_norm",
     "scaled_dot_product_attention",
+    "selu",
     "sigmoid",
+    "silu",
     "smooth_l1_loss",
     "softmax",
+    "softplus",
+    "softsign",
     "tanh",
 ]
 
@@ -91,6 +123,11 @@ def softmax(input: Tensor | Array, dim: int = -1) -> Tensor:
 def log_softmax(input: Tensor | Array, dim: int = -1) -> Tensor:
     """The logarithm of `softmax`, without overflow."""
     return _log_softmax(input, dim)
+
+
+def glu(input: Tensor | Array, dim: int = -1) -> Tensor:
+    """The first half of `input` along `dim` times the sigmoid of the second."""
+    return _glu(input, dim)
 
 
 def dropout(

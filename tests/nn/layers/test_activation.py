@@ -24,6 +24,11 @@ SOFTMAX = np.exp(X) / np.exp(X).sum()
         (nn.Softmax(dim=1), SOFTMAX),
         (nn.LogSoftmax(dim=1), np.log(SOFTMAX)),
         (nn.Softmax(0), np.ones_like(X)),
+        (nn.SiLU(), X / (1 + np.exp(-X))),
+        (nn.LeakyReLU(0.1), np.where(X > 0, X, 0.1 * X)),
+        (nn.ELU(0.5), np.where(X > 0, X, 0.5 * np.expm1(X))),
+        (nn.Softplus(2), np.log1p(np.exp(2 * X)) / 2),
+        (nn.Hardtanh(-1, 0.25), np.clip(X, -1, 0.25)),
     ],
 )
 def test_formulas(layer: nn.Module, expected: np.ndarray) -> None:
@@ -34,6 +39,17 @@ def test_formulas(layer: nn.Module, expected: np.ndarray) -> None:
 def test_reprs_show_options() -> None:
     assert repr(nn.GELU("tanh")) == "GELU(approximate='tanh')"
     assert repr(nn.LogSoftmax(1)) == "LogSoftmax(dim=1)"
+    assert repr(nn.Softplus(2)) == "Softplus(beta=2, threshold=20.0)"
+    assert repr(nn.PReLU(3)) == "PReLU(num_parameters=3)"
+
+
+def test_prelu_learns_its_slope() -> None:
+    layer = nn.PReLU(5)
+    np.testing.assert_allclose(layer(X).data, np.where(X > 0, X, 0.25 * X))
+    layer(X).sum().backward()
+    np.testing.assert_allclose(layer.weight.grad, np.minimum(X[0], 0))
+    with pytest.raises(ArgumentError, match="1 parameter or more"):
+        nn.PReLU(0)
 
 
 def test_unknown_approximation() -> None:
