@@ -238,11 +238,15 @@ def explain(name: str, error: Exception, *operands: object) -> ArgumentError:
     # An index that is out of range stays an IndexError: it ends a loop over a sequence.
     kind = _BadIndex if isinstance(error, IndexError) else ArgumentError
     shapes = ", ".join(f"{array.shape} {array.dtype}" for array in arrays)
-    return kind(f"{name}: {error} (operands: {shapes or 'no arrays'})")
+    return kind(f"{name}: {str(error).strip()} (operands: {shapes or 'no arrays'})")
 
 
 class _BadIndex(ArgumentError, IndexError):
-    """An index that does not fit, as both kinds of error."""
+    """An index that does not fit, as both kinds of error; it says ArgumentError to its reader."""
+
+
+_BadIndex.__name__ = _BadIndex.__qualname__ = ArgumentError.__name__
+_BadIndex.__module__ = ArgumentError.__module__
 
 
 def guarded(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
