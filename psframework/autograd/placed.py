@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from psframework import backend
 from psframework.autograd.traced import Traced
 from psframework.backend import Device, Stream
+from psframework.errors import AutogradError
 
 if TYPE_CHECKING:
     from psframework.autograd.tensor import Tensor
@@ -47,3 +48,18 @@ class Placed(Traced):
     def cuda(self, index: int | None = None) -> Tensor:
         """On a GPU: CuPy's current one, or that of an index."""
         return self.to("cuda" if index is None else f"cuda:{index}")
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The memory as a DLPack capsule, so that `torch.from_dlpack(tensor)` shares it."""
+        if self._requires_grad:
+            raise AutogradError("another library would not record its changes: lend tensor.detach()")
+        if self._data.dtype == backend.bfloat16 and self.device == backend.CPU:
+            raise BufferError(
+                "NumPy can't lend bfloat16 by DLPack: lend tensor.data.view(np.uint16), "
+                "and view it as bfloat16 on the other side"
+            )
+        return self._data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        """Kind and number of the device, in DLPack's terms."""
+        return self._data.__dlpack_device__()

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from psframework.backend import follow
 from psframework.errors import PsfError
 
 P = ParamSpec("P")
@@ -138,7 +139,7 @@ def _run(job: _Job) -> None:
     run, job.run = job.run, None  # arguments are freed as soon as the function returns
     assert run is not None
     try:
-        result = job.context.run(run)
+        result = job.context.run(follow, run)  # and on the caller's current device
     except StopIteration as error:  # a Future refuses it, and the awaiting side would wait for ever
         wrapped = RuntimeError(f"a computed function raised StopIteration: {error}")
         wrapped.__cause__ = error

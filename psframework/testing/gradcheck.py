@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from psframework.autograd import Tensor, backward, no_grad
+from psframework.autograd import SparseRows, Tensor, backward, no_grad
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 
@@ -52,7 +52,8 @@ def gradcheck(
     found = backward([out], [weights])
     worst = 0.0
     for position, leaf in leaves.items():
-        gradient = found.get(leaf, np.zeros(leaf.shape))
+        gradient: Any = found.get(leaf, np.zeros(leaf.shape))
+        gradient = gradient.to_dense() if isinstance(gradient, SparseRows) else gradient
         expected = _differences(lambda: _weighted(function, arguments, weights), leaf.data, step)
         worst = max(worst, _compare(position, gradient, expected, tolerance))
     return worst

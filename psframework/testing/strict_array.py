@@ -147,7 +147,8 @@ def _operator(name: str, in_place: bool) -> Callable[..., Any]:
             return NotImplemented
         if any(_takes_over(other) for other in others):
             return NotImplemented  # a Tensor's turn
-        result = getattr(self.host, name)(*(self.device.unwrap(other) for other in others))
+        with np.errstate(all="ignore"):  # a GPU does not warn
+            result = getattr(self.host, name)(*(self.device.unwrap(other) for other in others))
         return self if in_place else self.device.wrap(result, (self,))
 
     return method

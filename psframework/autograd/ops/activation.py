@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from psframework import backend
+from psframework.autograd.ops import fused
 from psframework.autograd.ops.elementwise import Unary, unary
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Tensor
@@ -69,6 +70,8 @@ def gelu(input: Tensor | Array, approximate: str = "none") -> Tensor:
     dtype = input._data.dtype
     if not backend.is_floating(dtype):
         raise ArgumentError(f"gelu: dtype {dtype} is not floating: convert with .astype(np.float32)")
+    if (kernels := backend.fused(input._data)) is not None:
+        return fused.gelu(kernels, input, approximate)
     data = backend.widen(input._data)
     gate, slope = _gelu_parts(data, approximate)
     out = backend.as_array(data * gate).astype(dtype, copy=False)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from psframework import backend
+from psframework.autograd.ops import fused
 from psframework.autograd.ops.norm import cast_to, floating, inverse_deviation, parameter, row_means, row_sums
 from psframework.autograd.ops.windows import inside_out, outside_in
 from psframework.autograd.record import constant, guarded, needs_grad, record, recording
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
+from psframework.backend.kernels.batch_norm import LIMIT
 from psframework.errors import ArgumentError
 
 
@@ -58,15 +60,19 @@ def batch_norm(
     _check(x, running, training)
     weight = parameter("batch_norm", "weight", weight, x.shape[1:2])
     bias = parameter("batch_norm", "bias", bias, x.shape[1:2])
+    if 0 < x.size < LIMIT and (kernels := backend.fused(x._data)) is not None:
+        known = None if training or running is None else (running.mean, running.var)
+        out, mean, variance = fused.batch_norm(kernels, (x, weight, bias), known, eps)
+        if training and running is not None:
+            _follow(running, mean[:, None], variance[:, None], x.size // x.shape[1], momentum)
+        return out
     images = inside_out(backend.widen(x._data))
     # One channel a row; the lengths in full, because -1 is undefined for an empty batch.
     rows = images.reshape(len(images), math.prod(images.shape[1:]))
     if training:
         mean, centred, variance, out = _statistics(rows)
         if running is not None:
-            count = rows.shape[1]
-            _move(running.mean, mean, momentum)
-            _move(running.var, variance * (count / (count - 1)), momentum)
+            _follow(running, mean, variance, rows.shape[1], momentum)
     else:
         assert running is not None
         mean, variance = (statistic.astype(rows.dtype)[:, None] for statistic in running)
@@ -89,6 +95,11 @@ def _statistics(rows: Array) -> tuple[Array, Array, Array, Array]:
     centred = rows - mean
     squares = backend.xp(rows).square(centred)
     return mean, centred, row_means(squares), squares
+
+
+def _follow(running: Running, mean: Array, variance: Array, count: int, momentum: float) -> None:
+    _move(running.mean, mean, momentum)
+    _move(running.var, variance * (count / (count - 1)), momentum)
 
 
 def _move(statistic: Array, value: Array, momentum: float) -> None:

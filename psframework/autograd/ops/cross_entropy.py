@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from psframework import backend
+from psframework.autograd.ops import fused
 from psframework.autograd.ops.labels import (
     check_labels,
     from_rows,
@@ -62,6 +63,9 @@ def cross_entropy(
                 input, as_tensor(target, "cross_entropy"), weight, ignore_index, reduction, label_smoothing
             )
         check_labels("cross_entropy", data, labels)
+        kernels = backend.fused(data)
+        if kernels is not None and weight is None and not label_smoothing and data.ndim > 1 and data.size:
+            return fused.cross_entropy(kernels, input, labels, ignore_index, reduction)
         classes = data.shape[1] if data.ndim > 1 else len(data)
         if (
             weight is None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from psframework import backend
+from psframework.autograd.ops import fused
 from psframework.autograd.ops.norm import cast_to, floating, inverse_deviation, parameter, row_means
 from psframework.autograd.record import constant, guarded, needs_grad, record, recording
 from psframework.autograd.tensor import Tensor
@@ -74,6 +75,8 @@ def _normalize(
         raise ArgumentError(f"{name}: input of shape {x.shape} does not end in normalized_shape={shape}")
     weight, bias = parameter(name, "weight", weight, shape), parameter(name, "bias", bias, shape)
     length = math.prod(shape)
+    if x.size and (kernels := backend.fused(x._data)) is not None:
+        return fused.row_norm(kernels, name, (x, weight, bias), length, eps)
     # The number of rows in full: -1 is undefined for an empty batch.
     rows = backend.widen(x._data).reshape(math.prod(x.shape[: -len(shape)]), length)
     factor = None if weight is None else backend.widen(weight._data).reshape(length)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from psframework import backend
+from psframework.autograd.ops import fused
 from psframework.autograd.ops.reduce import normal_axes
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Axis, Tensor
@@ -14,22 +15,28 @@ from psframework.backend import Array
 from psframework.errors import ArgumentError
 
 
-def _prepare(name: str, x: Tensor | Array, axis: int) -> tuple[Tensor, Array]:
-    """`x`, and its array minus the maximum along `axis`, so that no exponential overflows."""
+def _prepare(name: str, x: Tensor | Array, axis: int) -> Tensor:
+    """`x` as a tensor of floating dtype that has the axis."""
     x = as_tensor(x, name)
     data = x._data
     normal_axes(name, data.ndim, axis)
     if not backend.is_floating(data.dtype):
         raise ArgumentError(f"{name}: dtype {data.dtype} is not floating: convert with .astype(np.float32)")
+    return x
+
+
+def _shifted(data: Array, axis: int) -> Array:
+    """Minus the maximum along `axis`, so that no exponential overflows; not in 16 bits."""
     wide = backend.widen(data)
-    if not data.shape[axis]:
-        return x, wide
-    return x, wide - wide.max(axis, keepdims=True)
+    return wide - wide.max(axis, keepdims=True) if data.shape[axis] else wide
 
 
 def softmax(x: Tensor | Array, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along `axis`. 16-bit floats are computed in float32."""
-    x, shifted = _prepare("softmax", x, axis)
+    x = _prepare("softmax", x, axis)
+    if (kernels := backend.fused(x._data)) is not None and fused.along_rows(x._data, axis):
+        return fused.softmax(kernels, x)
+    shifted = _shifted(x._data, axis)
     xp, dtype = backend.xp(shifted), x._data.dtype
     out = xp.exp(shifted, out=shifted)
     out /= xp.add.reduce(out, axis, keepdims=True)
@@ -48,7 +55,10 @@ def softmax(x: Tensor | Array, axis: int = -1) -> Tensor:
 
 def log_softmax(x: Tensor | Array, axis: int = -1) -> Tensor:
     """x - log(sum(exp(x))) along `axis`. 16-bit floats are computed in float32."""
-    x, shifted = _prepare("log_softmax", x, axis)
+    x = _prepare("log_softmax", x, axis)
+    if (kernels := backend.fused(x._data)) is not None and fused.along_rows(x._data, axis):
+        return fused.log_softmax(kernels, x)
+    shifted = _shifted(x._data, axis)
     xp, dtype = backend.xp(shifted), x._data.dtype
     if shifted.size:
         shifted -= xp.log(xp.add.reduce(xp.exp(shifted), axis, keepdims=True))
