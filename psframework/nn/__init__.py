@@ -59,6 +59,12 @@ from psframework.nn.layers.positional import (
     SinusoidalPositionalEncoding,
 )
 from psframework.nn.layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from psframework.nn.layers.transformer import (
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from psframework.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
@@ -132,6 +138,10 @@ __all__ = [
     "Softplus",
     "Softsign",
     "Tanh",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "functional",
     "init",
     "manual_seed",
