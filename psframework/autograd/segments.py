@@ -47,9 +47,9 @@ def sum_segments(values: Array, picks: Array, sizes: Array) -> Array:
         (segments, ...), zeros where a segment is empty.
     """
     starts = backend.xp(sizes).cumsum(sizes) - sizes
-    if isinstance(values, np.ndarray):
-        return _on_the_host(values, picks, starts, sizes)
     xp = backend.xp(values)
+    if xp is np:
+        return _on_the_host(values, picks, starts, sizes)
     rows = backend.widen(values.take(picks, axis=0))
     out = xp.zeros((len(sizes), *values.shape[1:]), rows.dtype)
     (full,) = xp.nonzero(sizes)

@@ -39,6 +39,7 @@ from psframework.nn.layers.container import (
 from psframework.nn.layers.conv import Conv1d, Conv2d
 from psframework.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d
 from psframework.nn.layers.dropout import Dropout
+from psframework.nn.layers.embedding import Embedding, EmbeddingBag
 from psframework.nn.layers.group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d
 from psframework.nn.layers.layer_norm import LayerNorm, RMSNorm
 from psframework.nn.layers.linear import Linear
@@ -93,6 +94,8 @@ __all__ = [
     "ConvTranspose2d",
     "CrossEntropyLoss",
     "Dropout",
+    "Embedding",
+    "EmbeddingBag",
     "Flatten",
     "GRUCell",
     "GroupNorm",

@@ -22,6 +22,8 @@ from psframework.autograd.ops.conv import conv1d, conv2d
 from psframework.autograd.ops.conv_transpose import conv_transpose1d, conv_transpose2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
 from psframework.autograd.ops.dropout import dropout as _dropout
+from psframework.autograd.ops.embedding import embedding
+from psframework.autograd.ops.embedding_bag import embedding_bag
 from psframework.autograd.ops.gates import (
     celu,
     elu,
@@ -78,6 +80,8 @@ __all__ = [
     "cross_entropy",
     "dropout",
     "elu",
+    "embedding",
+    "embedding_bag",
     "gelu",
     "glu",
     "group_norm",

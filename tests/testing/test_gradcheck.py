@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from psframework.autograd import Function
+from psframework.autograd.ops.embedding import embedding
 from psframework.errors import ArgumentError
 from psframework.testing.gradcheck import gradcheck
 
@@ -62,3 +63,8 @@ def test_an_element_that_only_others_hide_is_seen():
 def test_nothing_to_check():
     with pytest.raises(ArgumentError, match="no float64 array"):
         gradcheck(lambda x: x, [X.astype(np.float32)])
+
+
+def test_sparse_gradients_are_checked_as_dense_ones():
+    ids = np.array([1, 1, 0])
+    assert gradcheck(lambda table: embedding(ids, table, sparse=True), [X]) < 1e-8

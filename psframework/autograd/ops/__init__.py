@@ -66,6 +66,8 @@ from psframework.autograd.ops.elementwise import (
     sqrt,
     square,
 )
+from psframework.autograd.ops.embedding import embedding
+from psframework.autograd.ops.embedding_bag import embedding_bag
 from psframework.autograd.ops.gates import (
     celu,
     elu,
@@ -277,6 +279,8 @@ __all__ = [
     "dstack",
     "einsum",
     "elu",
+    "embedding",
+    "embedding_bag",
     "equal",
     "erf",
     "exp",

@@ -1,0 +1,95 @@
+"""Embedding layers: initial values, pretrained tables, what reaches the operations."""
+
+import numpy as np
+import pytest
+
+from psframework import optim
+from psframework.autograd import SparseRows, tensor
+from psframework.errors import ArgumentError
+from psframework.nn import manual_seed
+from psframework.nn.layers.embedding import Embedding, EmbeddingBag
+
+IDS = np.array([[0, 2, 2], [3, 2, 0]])
+
+
+def test_initial_values_are_standard_normal_with_a_row_of_zeros() -> None:
+    manual_seed(0)
+    table = Embedding(1000, 30, padding_idx=-1).weight.data
+    assert table.dtype == np.float32 and not table[999].any()
+    assert abs(table.mean()) < 0.02 and table[:999].std() == pytest.approx(1, abs=0.02)
+    assert not EmbeddingBag(5, 3, padding_idx=2, dtype=np.float64).weight.data[2].any()
+
+
+def test_lookup_and_padding() -> None:
+    layer = Embedding(5, 3, padding_idx=2)
+    out = layer(IDS)
+    np.testing.assert_array_equal(out.data, layer.weight.data[IDS])
+    out.sum().backward()
+    np.testing.assert_array_equal(layer.weight.grad[:, 0], [2, 0, 0, 1, 0])
+
+
+def test_options_reach_the_operation() -> None:
+    layer = Embedding(5, 3, max_norm=0.5, scale_grad_by_freq=True, sparse=True)
+    layer(IDS).sum().backward()
+    assert isinstance(layer.weight.grad, SparseRows)
+    np.testing.assert_allclose(layer.weight.grad.values, np.ones((3, 3)))
+    assert np.linalg.norm(layer.weight.data[IDS], axis=-1).max() <= 0.5
+    bag = EmbeddingBag(5, 3, mode="sum", include_last_offset=True)
+    out = bag(IDS[0], np.array([0, 1, 3]), np.array([1, 2, 0.5], np.float32))
+    np.testing.assert_allclose(out.data, [bag.weight.data[0], bag.weight.data[2] * 2.5], rtol=1e-6)
+
+
+def test_sparse_steps_touch_the_rows_that_were_used() -> None:
+    layer = Embedding(5, 3, sparse=True)
+    before = layer.weight.data.copy()
+    layer(IDS).sum().backward()
+    optim.SGD(layer.parameters(), lr=0.1).step()
+    np.testing.assert_allclose(
+        before - layer.weight.data, np.outer([0.2, 0, 0.3, 0.1, 0], np.ones(3)), atol=1e-6
+    )
+    assert (before[[1, 4]] == layer.weight.data[[1, 4]]).all()
+
+
+def test_pretrained_tables_are_shared_and_frozen() -> None:
+    table = np.arange(6.0).reshape(3, 2)
+    layer = Embedding.from_pretrained(table, padding_idx=0)
+    assert layer.weight.data is table and not layer.weight.requires_grad and layer.padding_idx == 0
+    assert table[0, 1] == 1
+    bag = EmbeddingBag.from_pretrained(tensor(table), freeze=False, mode="max")
+    assert bag.weight.requires_grad and bag(np.array([[0, 2]])).tolist() == [[4, 5]]
+
+
+def test_repr() -> None:
+    assert repr(Embedding(5, 3)) == "Embedding(5, 3)"
+    assert repr(Embedding(5, 3, 1, sparse=True)) == "Embedding(5, 3, padding_idx=1, sparse=True)"
+    assert repr(EmbeddingBag(5, 3)) == "EmbeddingBag(5, 3, mode='mean')"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Embedding(0, 3), "Embedding needs positive sizes, not 0 and 3"),
+        (lambda: Embedding(5, 3, padding_idx=5), "Embedding: padding_idx 5 names no row of a table of 5"),
+        (lambda: EmbeddingBag(5, 3, mode="min"), "EmbeddingBag: mode 'min' is none of"),
+        (lambda: Embedding.from_pretrained(np.ones(3)), "Embedding.from_pretrained: weight must be"),
+        (lambda: Embedding(3, 3)(IDS), "embedding: id 3 names no row of a table of 3"),
+        (lambda: Embedding(5, 3)(IDS * 1.0), "array of integers, not float64"),
+    ],
+)
+def test_misuse(call, words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        call()
+
+
+@pytest.mark.oracle
+def test_names_and_order_of_arguments_are_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    for ours, theirs, args in [
+        (Embedding, torch.nn.Embedding, (5, 3, 1, 2.0, 1.0, True, False)),
+        (EmbeddingBag, torch.nn.EmbeddingBag, (5, 3, 2.0, 1.0, False, "sum", False)),
+    ]:
+        mine, other = ours(*args), theirs(*args)
+        mine.load_state_dict({name: value.numpy() for name, value in other.state_dict().items()})
+        np.testing.assert_allclose(
+            mine(IDS).data, other(torch.tensor(IDS)).detach().numpy(), rtol=1e-5, atol=1e-6
+        )
