@@ -160,6 +160,11 @@ def _check(job: Job) -> None:
         raise ArgumentError(f"{rule.name}: there is no gradient to apply")
     if not is_floating(parameter.dtype):
         raise ArgumentError(f"{rule.name}: can only update floating-point parameters, not {parameter.dtype}")
+    if is_narrow(parameter.dtype) and MASTER not in job.state:
+        raise ArgumentError(
+            f"{rule.name}: a {parameter.dtype} parameter is updated in float32, but its state has no "
+            f"{MASTER!r}: make the state, or the optimizer, after the parameter has its dtype"
+        )
     shape = parameter.shape
     wanted = [("gradient", gradient, shape) for gradient in job.gradients]
     wanted += [(name, slot, rule.slot_shape(name, shape)) for name, slot in job.state.items()]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array, DType, array_like, asnumpy
+from psframework.backend import Array, DType, array_like, asnumpy, device_of
 from psframework.errors import ArgumentError
 from psframework.optim.rule import Scalars, UpdateRule, rule_from_spec
 
@@ -116,7 +116,10 @@ class Optimizer:
             scalars = prepared.get(key)
             if scalars is None:
                 scalars = prepared[key] = rule.scalars(slots.step + 1, data)
-            rule.update_by(scalars, data, gradient, slots.state)
+            try:
+                rule.update_by(scalars, data, gradient, slots.state)
+            except TypeError as error:
+                raise _misplaced(slots, data, gradient) from error
             slots.step += 1
             # A graph that saved the old values must notice, as after any change in place.
             parameter.bump_version()
@@ -183,6 +186,17 @@ class Optimizer:
             parameter: _loaded(slots.name, parameter, rules[parameter], saved.get(i))
             for i, (parameter, slots) in enumerate(self._slots.items())
         }
+
+
+def _misplaced(slots: _Slots, data: Array, gradient: Array | SparseRows) -> ArgumentError:
+    """What to say of arrays that the array library does not let meet."""
+    values = gradient.values if isinstance(gradient, SparseRows) else gradient
+    arrays = {"the parameter": data, "its gradient": values} | slots.state
+    where = ", ".join(f"{what} is {array.dtype} on {device_of(array)}" for what, array in arrays.items())
+    return ArgumentError(
+        f"{slots.name} can't be updated: {where}. Make the optimizer after model.to(...), "
+        "or load its state_dict() into it again, which moves it to where the parameters are"
+    )
 
 
 def _group(rule: UpdateRule, params: list[Tensor]) -> dict[str, Any]:

@@ -148,6 +148,11 @@ def test_bad_arrays_are_refused() -> None:
         RowWiseAdagradRule().update(table, table, {"sum": table}, 1)
     with pytest.raises(ArgumentError, match=r"out of a parameter"):
         apply_blocks(rule, parameter, parameter, {}, 1, out=np.zeros(4, np.float32))
+    half = np.zeros(3, np.float16)
+    with pytest.raises(
+        ArgumentError, match="float16 parameter is updated in float32, but its state has no 'mas"
+    ):
+        rule.update(half, half, {}, 1)
     with pytest.raises(ArgumentError, match="no gradient"):
         apply_blocks(rule, parameter, [], {}, 1)
     with pytest.raises(ArgumentError, match="not int64"):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psframework import nn
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.errors import ArgumentError
@@ -20,6 +21,7 @@ from psframework.optim import (
     SGDRule,
     schedule,
 )
+from psframework.testing.strict_device import strict_devices
 
 
 def parameters(n: int = 2) -> list[Tensor]:
@@ -199,6 +201,35 @@ def test_a_sparse_gradient_and_zero_grad() -> None:
     optimizer.zero_grad(set_to_none=False)
     optimizer.step()
     np.testing.assert_array_equal(one.data, 1)
+
+
+def test_sparse_embedding_end_to_end() -> None:
+    table = nn.Embedding(50, 4, sparse=True)
+    before, optimizer = table.weight.data.copy(), Adagrad(table.parameters(), lr=0.1)
+    table(np.array([3, 8, 3])).sum().backward()
+    assert isinstance(table.weight.grad, SparseRows)
+    optimizer.step()
+    changed = np.nonzero((table.weight.data != before).any(axis=1))[0]
+    assert changed.tolist() == [3, 8]
+    np.testing.assert_allclose(before[[3, 8]] - table.weight.data[[3, 8]], 0.1, rtol=1e-5)
+
+
+def test_a_model_that_was_moved_is_explained() -> None:
+    with strict_devices("gpu-7") as (device,):
+        (parameter,) = parameters(1)
+        optimizer = Adam([("w", parameter)])
+        steps(optimizer, [parameter], range(1))
+        saved = optimizer.state_dict()
+        parameter.data, parameter.grad = device.to_device(parameter.data), None
+        parameter.grad = device.to_device(np.ones((3, 1), np.float32))
+        with pytest.raises(
+            ArgumentError, match=r"parameter 0 \(w\) can't .* on gpu-7.* exp_avg is float32 on cpu"
+        ):
+            optimizer.step()
+        assert optimizer.state_dict()["state"][0]["step"] == 1
+        optimizer.load_state_dict(saved)
+        optimizer.step()
+        assert type(parameter.data) is device.ndarray
 
 
 def test_bad_parameters_are_refused() -> None:
