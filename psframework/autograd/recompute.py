@@ -78,8 +78,8 @@ def _rule(context: Context, draws: Draws, function: Callable[[], Any]) -> Callab
         results = _made_after(floor, context.copy().run(again))
         if _likes(results) != likes:
             raise AutogradError(
-                f"recompute: the function gave {likes} at first and {_likes(results)} when it ran again: "
-                "it must do the same both times"
+                f"recompute: the function gave {_words(likes)} at first and {_words(_likes(results))} when "
+                "it ran again: it must do the same both times"
             )
         pairs = [(result, g) for result, g in zip(results, gradients) if g is not None]
         pending, heap = start([result for result, _ in pairs], [g for _, g in pairs])
@@ -142,7 +142,11 @@ def _made_after(before: int, answer: Any) -> list[Tensor]:
 
 
 def _likes(results: list[Tensor]) -> list[Any]:
-    return [(result.shape, result.dtype.name) for result in results]
+    return [(result.shape, result.dtype) for result in results]
+
+
+def _words(likes: list[Any]) -> str:
+    return ", ".join(f"{shape} {dtype}" for shape, dtype in likes) or "no tensors"
 
 
 def _replaced(value: Any, by: dict[int, Tensor]) -> Any:

@@ -210,7 +210,7 @@ def test_a_function_that_does_not_do_the_same_again():
     x, w = leaves()
     lengths, used, kept = [3, 2], [w, tensor(W, True)], []
     out = recompute(lambda a: (a * 2)[: lengths.pop(0)], x).sum()
-    with pytest.raises(AutogradError, match=r"gave \[\(\(3,\), 'float64'\)\] at first and \[\(\(2,\)"):
+    with pytest.raises(AutogradError, match=r"gave \(3,\) float64 at first and \(2,\) float64 when"):
         out.backward()
     out = recompute(lambda a: a * used.pop(0), x).sum()
     with pytest.raises(AutogradError, match="used other tensors than at first"):
