@@ -66,7 +66,20 @@ from psframework.nn.layers.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from psframework.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
+from psframework.nn.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CosineEmbeddingLoss,
+    CosineSimilarity,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MarginRankingLoss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -85,6 +98,7 @@ __all__ = [
     "AdaptiveMaxPool2d",
     "AvgPool1d",
     "AvgPool2d",
+    "BCELoss",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
@@ -92,6 +106,8 @@ __all__ = [
     "Conv2d",
     "ConvTranspose1d",
     "ConvTranspose2d",
+    "CosineEmbeddingLoss",
+    "CosineSimilarity",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
@@ -103,9 +119,11 @@ __all__ = [
     "Hardswish",
     "Hardtanh",
     "HookHandle",
+    "HuberLoss",
     "Identity",
     "InstanceNorm1d",
     "InstanceNorm2d",
+    "KLDivLoss",
     "L1Loss",
     "LSTMCell",
     "LayerNorm",
@@ -115,6 +133,7 @@ __all__ = [
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
+    "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
     "Mish",
@@ -137,6 +156,7 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "SinusoidalPositionalEncoding",
+    "SmoothL1Loss",
     "Softmax",
     "Softplus",
     "Softsign",
