@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ops,
         recompute,
     )
+    from psframework.autograd.dlpack import from_dlpack
     from psframework.autograd.tensor import tensor as tensor
     from psframework.backend import device
     from psframework.cluster.connect import connect
@@ -78,6 +79,7 @@ _HOMES = {
         "recompute",
         "tensor",
     ),
+    "psframework.autograd.dlpack": ("from_dlpack",),
     "psframework.backend": ("device",),
     "psframework.cluster.connect": ("connect",),
     "psframework.cluster.handle": ("Cluster", "current_cluster"),
@@ -158,6 +160,7 @@ __all__ = [
     "detect_anomaly",
     "device",
     "enable_grad",
+    "from_dlpack",
     "is_grad_enabled",
     "local_cluster",
     "manual_seed",

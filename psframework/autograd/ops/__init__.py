@@ -182,6 +182,7 @@ from psframework.autograd.ops.shape import (
 )
 from psframework.autograd.ops.similarity import cosine_embedding_loss, cosine_similarity, margin_ranking_loss
 from psframework.autograd.ops.softmax import log_softmax, logsumexp, softmax
+from psframework.autograd.ops.transfer import to
 from psframework.autograd.ops.trigonometry import (
     arccos,
     arccosh,
@@ -421,6 +422,7 @@ __all__ = [
     "tanh",
     "tensordot",
     "tile",
+    "to",
     "topk",
     "trace",
     "transpose",

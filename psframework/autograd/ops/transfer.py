@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, Device, DType, Stream
 from psframework.errors import ArgumentError
 
-Target = str | Device | Tensor | np.dtype[Any] | type
+Target: TypeAlias = str | Device | Tensor | Array | DType | type
 
 
 def to(
@@ -28,7 +28,7 @@ def to(
 
     Args:
         x: any shape.
-        target: a device or its name, a dtype or its name, or a tensor whose device and dtype are taken.
+        target: a device or its name, a dtype or its name, or a tensor or array to be like.
         dtype: if `target` is a device, the dtype as well.
         copy: copy also if nothing changes.
         stream: of the GPU's side of the copy, as `backend.to_device` takes it.
@@ -57,7 +57,9 @@ def to(
 
 def _parsed(target: Any, dtype: Any) -> tuple[Device | None, DType | None]:
     if isinstance(target, Tensor):
-        return target.device, target.dtype
+        target = target._data
+    if backend.is_array(target):
+        return backend.device_of(target), target.dtype
     place: Device | None = None
     kind: DType | None = None if dtype is None else np.dtype(dtype)
     if isinstance(target, Device) or (isinstance(target, str) and not _is_dtype(target)):
