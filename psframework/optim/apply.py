@@ -11,7 +11,16 @@ import numpy as np
 
 from psframework.backend import Array, DType, fused, is_floating, is_narrow
 from psframework.errors import ArgumentError
-from psframework.optim.blocks import Cut, Scratch, block_size, blocks, row_blocks, run_blocks, scratch_for
+from psframework.optim.blocks import (
+    Cut,
+    Scratch,
+    block_size,
+    blocks,
+    on_device_of,
+    row_blocks,
+    run_blocks,
+    scratch_for,
+)
 
 if TYPE_CHECKING:
     from psframework.optim.rule import UpdateRule
@@ -149,9 +158,10 @@ def run(job: Job) -> None:
     if not job.parameter.size:
         return
     cuts = job.cuts()
-    if job.rule.grain == "parameter":
-        job.measure(cuts)
-    run_blocks(partial(job.update, cuts), len(cuts), cost=1 + len(job.state))
+    with on_device_of(job.parameter):
+        if job.rule.grain == "parameter":
+            job.measure(cuts)
+        run_blocks(partial(job.update, cuts), len(cuts), cost=1 + len(job.state))
 
 
 def _check(job: Job) -> None:

@@ -14,13 +14,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 import threadpoolctl
 
-from psframework.backend import Array, xp
+from psframework.backend import Array, device_of, xp
 from psframework.errors import ArgumentError
 
 Cut: TypeAlias = Any
@@ -94,6 +95,11 @@ def scratch_for(array: Array) -> Scratch:
 def _device_scratch(array: Array) -> Scratch:
     namespace = xp(array)
     return _scratch if namespace is np else DeviceScratch(namespace)
+
+
+def on_device_of(array: Array) -> AbstractContextManager[object]:
+    """Where temporaries for an array must be made: on its device, if there are several."""
+    return nullcontext() if type(array) is np.ndarray else device_of(array)
 
 
 def blocks(shape: tuple[int, ...], block: int = BLOCK) -> Iterator[tuple[slice, ...]]:

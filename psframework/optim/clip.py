@@ -17,7 +17,7 @@ from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType, is_narrow, widen, xp
 from psframework.errors import ArgumentError
-from psframework.optim.blocks import block_size, blocks, run_blocks, scratch_for
+from psframework.optim.blocks import block_size, blocks, on_device_of, run_blocks, scratch_for
 
 Gradient: TypeAlias = Array | SparseRows
 
@@ -48,7 +48,10 @@ class GlobalNorm:
         norm_type = float(norm_type)
         nothing = cls(norm_type)  # raises if there is no such norm
         # All devices are at work before the first is waited for.
-        powers = [power for array in _arrays(gradients) for power in _powers(array, norm_type)]
+        powers: list[Any] = []
+        for array in _arrays(gradients):
+            with on_device_of(array):
+                powers += _powers(array, norm_type)
         numbers = [float(power) for power in powers]
         if norm_type != math.inf:
             return cls(norm_type, math.fsum(numbers) if all(map(math.isfinite, numbers)) else sum(numbers))
@@ -92,7 +95,7 @@ def scale_(gradients: Iterable[Gradient], coefficient: float) -> None:
         return
     for gradient in gradients:
         array = gradient.values if isinstance(gradient, SparseRows) else gradient
-        with np.errstate(invalid="ignore"):  # infinity times 0: NaN, as torch has it
+        with on_device_of(array), np.errstate(invalid="ignore"):  # infinity times 0: NaN, as torch has it
             if is_narrow(array.dtype):
                 array[...] = widen(array) * np.float32(coefficient)
             else:
@@ -134,7 +137,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     """Limits each element of each gradient to [-clip_value, clip_value], in place."""
     for gradient in _owned_gradients(parameters):
         array = gradient.values if isinstance(gradient, SparseRows) else gradient
-        xp(array).clip(array, -clip_value, clip_value, out=array)
+        with on_device_of(array):
+            xp(array).clip(array, -clip_value, clip_value, out=array)
 
 
 def _owned_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Gradient]:

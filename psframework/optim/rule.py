@@ -17,7 +17,15 @@ from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array, DType, is_narrow, xp
 from psframework.errors import ArgumentError
 from psframework.optim.apply import MASTER, Job, Scalars, State, apply_blocks, run
-from psframework.optim.blocks import BLOCK, Scratch, blocks, scratch_for, set_update_threads, update_threads
+from psframework.optim.blocks import (
+    BLOCK,
+    Scratch,
+    blocks,
+    on_device_of,
+    scratch_for,
+    set_update_threads,
+    update_threads,
+)
 from psframework.optim.schedule import Rate, Schedule, SpecValue, rate_at, rate_from_spec, rate_spec
 
 __all__ = [
@@ -137,12 +145,9 @@ class UpdateRule(ABC):
         half = is_narrow(parameter.dtype)
         dtype = _FLOAT32 if half else parameter.dtype
         full, shape = xp(parameter).full, parameter.shape
-        state: dict[str, Array] = {
-            name: full(self.slot_shape(name, shape), value, dtype) for name, value in self.slots().items()
-        }
-        if half:
-            state[MASTER] = full(shape, 0, dtype)
-        return state
+        values = dict(self.slots()) | ({MASTER: 0.0} if half else {})
+        with on_device_of(parameter):
+            return {name: full(self.slot_shape(name, shape), value, dtype) for name, value in values.items()}
 
     def slot_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a slot of a parameter of this shape."""
@@ -195,12 +200,13 @@ class UpdateRule(ABC):
                 "embedding with sparse=False, or use SGD without momentum, Adam, Adagrad, RowWiseAdagrad "
                 "or FTRL"
             )
-        rows, piece = gradient.rows, parameter[gradient.rows]
-        pieces = {name: slot[rows] for name, slot in state.items()}
-        self.update_by(scalars, piece, gradient.values, pieces)
-        parameter[rows] = piece
-        for name, slot in pieces.items():
-            state[name][rows] = slot
+        with on_device_of(parameter):
+            rows, piece = gradient.rows, parameter[gradient.rows]
+            pieces = {name: slot[rows] for name, slot in state.items()}
+            self.update_by(scalars, piece, gradient.values, pieces)
+            parameter[rows] = piece
+            for name, slot in pieces.items():
+                state[name][rows] = slot
 
     def require_elementwise(self, why: str) -> None:
         """Raises ArgumentError, with the reason, if the rule can't update any piece of a parameter."""

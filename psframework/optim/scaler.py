@@ -14,6 +14,7 @@ from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, widen, xp
 from psframework.errors import ArgumentError
+from psframework.optim.blocks import on_device_of
 from psframework.optim.optimizer import Optimizer
 
 T = TypeVar("T")
@@ -213,8 +214,9 @@ def _divided(gradient: Array | SparseRows, scale: float) -> tuple[Array | Sparse
         ).coalesce()
         values, finite = _divided(wide.values, scale)
         return SparseRows(wide.rows, cast(Array, values), wide.shape, coalesced=True), finite
-    array = widen(gradient)
-    namespace = xp(array)
-    out = array if getattr(array.flags, "writeable", True) else namespace.empty_like(array)
-    namespace.multiply(array, 1 / scale, out=out)
-    return out, namespace.isfinite(out).all()
+    namespace = xp(gradient)
+    with on_device_of(gradient):
+        array = widen(gradient)
+        out = array if getattr(array.flags, "writeable", True) else namespace.empty_like(array)
+        namespace.multiply(array, 1 / scale, out=out)
+        return out, namespace.isfinite(out).all()

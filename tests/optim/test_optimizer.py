@@ -12,11 +12,13 @@ from psframework.autograd.tensor import Tensor
 from psframework.errors import ArgumentError
 from psframework.optim import (
     FTRL,
+    LAMB,
     SGD,
     Adagrad,
     Adam,
     AdamRule,
     Optimizer,
+    RMSprop,
     RowWiseAdagrad,
     SGDRule,
     schedule,
@@ -112,15 +114,16 @@ def test_a_schedule_counts_steps() -> None:
 
 
 @pytest.mark.parametrize("lr", [0.1, schedule.Cosine(0.1, 10)])
-def test_training_continues_bitwise_from_a_state_dict(lr: Any) -> None:
+@pytest.mark.parametrize("kind", [SGD, Adam, Adagrad, RowWiseAdagrad, RMSprop, FTRL, LAMB])
+def test_training_continues_bitwise_from_a_state_dict(kind: Any, lr: Any) -> None:
     params = parameters()
-    optimizer = Adam(params, lr=lr, weight_decay=0.1)
+    optimizer = kind(params, lr=lr)
     steps(optimizer, params, range(3))
     saved = optimizer.state_dict()
     copies = [Tensor(p.data.copy(), requires_grad=True) for p in params]
     steps(optimizer, params, range(3, 6))
 
-    resumed = Adam(copies, lr=99.0)
+    resumed = kind(copies, lr=99.0)
     resumed.load_state_dict(saved)
     assert resumed.rule == optimizer.rule
     steps(resumed, copies, range(3, 6))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from psframework import nn, optim
-from psframework.errors import DeadlineExceeded, Evicted, PsfError, UnknownTable
+from psframework.errors import ArgumentError, DeadlineExceeded, Evicted, PsfError, UnknownTable
 from psframework.membership.coordinator import Coordinator
 from psframework.membership.store import MemoryStore
 from psframework.parameter_server import handle
@@ -148,6 +148,23 @@ async def test_who_died_while_it_registered_is_not_waited_for(made: Servers):
         with pytest.raises(Evicted, match="is no member"):
             await waiting
         assert [entry.writer for entry in table(made, name).roster.open_entries()] == [first.writer]
+
+
+async def test_a_rule_that_shards_cannot_run_is_refused_and_the_name_stays_free(made: Servers):
+    """A foreign client does not ask our client first."""
+    async with made.trainer() as one:
+        name, member = f"net-{next(_names)}", one.membership.member
+        specs = parameter_specs(list(Net().named_parameters()))
+        rule, policy = json.dumps(optim.LAMB().rule.spec()), json.dumps(policy_spec(ASP()))
+        applicant = Applicant(member.name, member.incarnation, "foreign")
+        with pytest.raises(
+            ArgumentError, match="lamb needs a whole parameter at once, but a parameter server"
+        ):
+            await made.keeper.register(
+                Application("default", name, ModelSpec(specs, rule, policy), applicant), _soon()
+            )
+        _, ps = await opened(one, ASP(), name)
+        await ps.close()
 
 
 async def test_with_wait_a_slot_stands_until_its_trainer_is_back(made: Servers):
