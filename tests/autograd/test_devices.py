@@ -11,7 +11,7 @@ from psframework.autograd.ops import (
     elementwise,
     reduce,
 )
-from psframework.autograd.ops.matmul import linear, matmul
+from psframework.autograd.ops.matmul import linear
 from psframework.autograd.ops.softmax import log_softmax, softmax
 from psframework.errors import ArgumentError
 from psframework.testing.strict_device import StrictDevice

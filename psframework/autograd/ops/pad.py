@@ -56,11 +56,13 @@ def pad(x: Tensor | Array, pad_width: Widths, mode: str = "constant", constant_v
 
 
 def _pairs(pad_width: Widths, ndim: int) -> list[tuple[int, int]]:
+    if not ndim:
+        return []
     try:
         pairs = np.broadcast_to(np.asarray(pad_width), (ndim, 2))
     except ValueError as error:
         raise ArgumentError(f"pad: {pad_width} is no pair for each of {ndim} axes") from error
-    if ndim and (pairs.dtype.kind not in "iu" or (pairs < 0).any()):
+    if pairs.dtype.kind not in "iu" or (pairs < 0).any():
         raise ArgumentError(f"pad: widths are whole numbers from 0 on, got {pad_width}")
     return [(int(before), int(after)) for before, after in pairs]
 
