@@ -8,6 +8,8 @@ from contextvars import ContextVar
 import numpy as np
 import pytest
 
+import psframework.nn.functional as F
+from psframework import manual_seed, nn
 from psframework.autograd import (
     SparseRows,
     backward,
@@ -19,6 +21,7 @@ from psframework.autograd import (
     recompute,
     tensor,
 )
+from psframework.autograd.ops.batch_norm import Running, batch_norm
 from psframework.autograd.record import record
 from psframework.errors import AutogradError
 
@@ -272,3 +275,32 @@ def test_memory_falls():
     plain, less = peak_of(12, lambda f, h: f(h)), peak_of(12, recompute)
     assert plain > 12 * 8
     assert less < 12 + 8 + 6  # what enters each block, one block's arrays, and a few in flight
+
+
+def test_running_statistics_count_a_batch_once():
+    rng = np.random.default_rng(0)
+    x = tensor(rng.standard_normal((8, 3)), True)
+    found = []
+    for call in (lambda function, *args: function(*args), recompute):
+        running = Running(np.zeros(3), np.ones(3))
+        call(lambda a, running=running: batch_norm(a, running), x).sum().backward()
+        found.append(np.stack(running))
+    np.testing.assert_array_equal(*found)
+    layer = nn.BatchNorm1d(3, dtype=np.float64)
+    recompute(layer, x).sum().backward()
+    assert layer.num_batches_tracked == 1
+
+
+def test_dropout_drops_the_same_and_goes_on_as_without():
+    x = tensor(np.ones(50), True)
+    manual_seed(3)
+    plain, after = F.dropout(x, 0.5), F.dropout(x, 0.5)
+    manual_seed(3)
+    out, loss = recompute(F.dropout, x, 0.5), None
+    np.testing.assert_array_equal(out.data, plain.data)
+    loss = (out * out).sum()
+    loss.backward()
+    np.testing.assert_array_equal(x.grad, 2 * out.data * (out.data > 0) * 2)
+    np.testing.assert_array_equal(F.dropout(x, 0.5).data, after.data)
+    manual_seed(3)
+    np.testing.assert_array_equal(F.dropout(x, 0.5).data, plain.data)

@@ -10,6 +10,7 @@ from psframework import backend
 from psframework.autograd.ops import fused
 from psframework.autograd.ops.norm import cast_to, floating, inverse_deviation, parameter, row_means, row_sums
 from psframework.autograd.ops.windows import inside_out, outside_in
+from psframework.autograd.recompute import is_recomputing
 from psframework.autograd.record import constant, guarded, needs_grad, record, recording
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
@@ -98,6 +99,8 @@ def _statistics(rows: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _follow(running: Running, mean: Array, variance: Array, count: int, momentum: float) -> None:
+    if is_recomputing():
+        return  # this batch has been counted
     _move(running.mean, mean, momentum)
     _move(running.var, variance * (count / (count - 1)), momentum)
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psframework.autograd import Tensor
+from psframework.autograd import Tensor, is_recomputing
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
@@ -99,7 +99,8 @@ class _BatchNorm(Module):
         """Counts a training batch, and returns its share in the running statistics."""
         if self.num_batches_tracked is None:
             return 0.0
-        self.num_batches_tracked += 1
+        if not is_recomputing():
+            self.num_batches_tracked += 1
         return 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
 
     def extra_repr(self) -> str:
