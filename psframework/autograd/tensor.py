@@ -30,6 +30,9 @@ class Tensor(Placed):
     __slots__ = ()
     __hash__ = object.__hash__  # by identity, although == is elementwise
 
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _numpy_protocol.call(function, args, kwargs)
+
     def detach(self) -> Tensor:
         """A constant over the same memory."""
         return _ops.detach(self)
@@ -359,6 +362,7 @@ def tensor(
 
 
 # Last, because the operations need the class.
+from psframework.autograd import numpy_protocol as _numpy_protocol  # noqa: E402
 from psframework.autograd import ops as _ops  # noqa: E402
 from psframework.autograd.ops import compare as _compare  # noqa: E402
 from psframework.autograd.ops import index as _index  # noqa: E402

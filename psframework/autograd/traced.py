@@ -10,6 +10,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd import engine
+from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Node, Version
 from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array, DType
@@ -208,6 +209,11 @@ class Traced:
         return self._data.tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if self._requires_grad and is_grad_enabled():
+            raise AutogradError(
+                "this tensor requires grad, and would become an array without a graph: use .detach() or "
+                ".numpy() if no gradient is wanted, psf.ops.stack to join tensors"
+            )
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __float__(self) -> float:

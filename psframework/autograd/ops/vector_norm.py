@@ -37,9 +37,9 @@ def norm(x: Tensor | Array, ord: float | None = None, axis: Axis = None, keepdim
         raise ArgumentError(
             f"norm: ord={ord} over axes {axes} is a norm of matrices: reshape to vectors first"
         )
-    p = 2.0 if ord is None else float(ord)
+    p = 2.0 if ord is None else float(ord) if isinstance(ord, int | float) else np.nan
     if not (p > 0 or p == -np.inf):
-        raise ArgumentError(f"norm: ord={ord} is neither above 0 nor -inf")
+        raise ArgumentError(f"norm: ord={ord!r} is neither above 0 nor -inf")
     wide = backend.widen(data)
     length = _length(wide, p, axes)
     kept_shape = [n for i, n in enumerate(shape) if keepdims or i not in axes]
