@@ -100,3 +100,24 @@ def test_files_that_are_named_exist() -> None:
     for page in PAGES:
         for name in re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|md|toml|txt|yml|proto))`", page.read_text()):
             assert any((root / name).exists() for root in roots), f"{page.name}: {name}"
+
+
+def programs() -> list[tuple[str, str]]:
+    """The Python blocks of the pages on computing, which run alone; those on clusters need one."""
+    found = []
+    for name in ("autograd", "optim", "devices"):
+        path = ROOT / "docs" / f"{name}.md"
+        blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) if path.exists() else []
+        found += [(f"{name}-{i}", block) for i, block in enumerate(blocks)]
+    return found
+
+
+@pytest.mark.parametrize("program", programs(), ids=lambda program: program[0])
+def test_programs_in_the_docs_run(
+    program: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program[1], program[0], "exec"), {})
+    shown = ROOT / "docs" / "images" / "graph.svg"
+    if (tmp_path / "graph.svg").exists():
+        assert (tmp_path / "graph.svg").read_text() == shown.read_text(), "draw it again into docs/images"
