@@ -151,7 +151,7 @@ def _sum(edge: Key, total: Any, contribution: Any, mine: set[Key], narrow: dict[
         if isinstance(result, SparseRows | Parts):
             return result
     else:
-        result = _as_array(backend.widen(total) + contribution, total)
+        result = backend.as_array(backend.widen(total) + contribution)
     if backend.is_narrow(total.dtype):
         narrow[edge] = total.dtype
     mine.add(edge)
@@ -187,7 +187,7 @@ def start(
         key: Key = root._node or root
         gradient = _seed(root, seed)
         if key in gradients:
-            gradients[key] = _as_array(gradients[key] + gradient, gradient)
+            gradients[key] = backend.as_array(gradients[key] + gradient)
             continue
         gradients[key] = gradient
         if isinstance(key, Node):
@@ -210,11 +210,6 @@ def _seed(root: Traced, seed: Seed) -> Array:
     if array.shape != data.shape:
         raise ArgumentError(f"seed of shape {array.shape} for a tensor of shape {data.shape}")
     return cast(Array, array if array.dtype == data.dtype else array.astype(data.dtype))
-
-
-def _as_array(value: Any, like: Array) -> Array:
-    """NumPy answers scalars where arrays without axes went in."""
-    return cast(Array, value) if backend.is_array(value) else backend.array_like(value, like)
 
 
 def _run_hooks(hooks: Iterable[Callable[[Any], Any]], gradient: Any) -> Any:
@@ -289,7 +284,7 @@ def deposit(leaf: Traced, gradient: Gradient) -> None:
     elif total.flags.writeable:
         _add_into(total, gradient)
     else:
-        leaf._grad = _as_array(gradient + total, total)
+        leaf._grad = backend.as_array(gradient + total)
 
 
 def _add_into(total: Array, gradient: Gradient) -> None:

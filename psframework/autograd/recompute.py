@@ -28,7 +28,7 @@ _again: ContextVar[bool] = ContextVar("psframework_recomputing", default=False)
 is_recomputing: Callable[[], bool] = _again.get
 
 
-def recompute(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """`function(*args, **kwargs)`, which saves nothing for backward but its arguments, and runs again there.
 
     Gradients reach every tensor that it used, arguments or not: parameters of a module too. It must do the
@@ -45,20 +45,26 @@ def recompute(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         What `function` answered.
 
     Raises:
-        AutogradError: in backward, if the second run gave other results or used other tensors.
+        AutogradError: the function changed an argument in place; or, in backward, the second run gave other
+            results, or used other tensors.
     """
     if not is_grad_enabled():
         return function(*args, **kwargs)
     context, draws, before = copy_context(), Draws(), next_order()
+    given = versions_of([*_tensors((args, kwargs))])
     with observing(_forget), draws.recorded():
         answer = function(*args, **kwargs)
+    if any(version[0] != count for version, count in given):
+        raise AutogradError(
+            "recompute: the function changed an argument in place, and would again in backward"
+        )
     results = _made_after(before, answer)
     if not results:
         return answer
     datas = [result._data for result in results]
     edges, rule = _entries(results, before), _rule(context, draws, lambda: function(*args, **kwargs))
     used = [edge for edge in edges if isinstance(edge, Tensor)]
-    versions = versions_of([*used, *_tensors((args, kwargs))])
+    versions = (*versions_of(used), *given)
     outs = record_results("recompute", datas, partial(rule, edges, _likes(results)), edges, versions)
     for out, result in zip(outs, results):
         out._version = result._version  # it may be a view of an argument

@@ -218,6 +218,8 @@ def test_a_function_that_does_not_do_the_same_again():
     out = recompute(lambda a: a * used.pop(0), x).sum()
     with pytest.raises(AutogradError, match="used other tensors than at first"):
         out.backward()
+    with pytest.raises(AutogradError, match="changed an argument in place"):
+        recompute(lambda a: a.__imul__(2), x * w)
     recompute(lambda a: kept.append(a * w) or kept[0] * 2, x)
     with pytest.raises(AutogradError, match="only if it is returned"):
         kept[0].sum().backward()
