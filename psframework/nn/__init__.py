@@ -1,8 +1,7 @@
 """Building blocks of models, with torch's names: Module, Parameter, layers, losses, initial values."""
 
-from psframework.nn import functional, init
+from psframework.nn import functional, init, random
 from psframework.nn.hooks import HookHandle
-from psframework.nn.init import manual_seed
 from psframework.nn.layers.activation import (
     CELU,
     ELU,
@@ -38,7 +37,7 @@ from psframework.nn.layers.container import (
 )
 from psframework.nn.layers.conv import Conv1d, Conv2d
 from psframework.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d
-from psframework.nn.layers.dropout import Dropout
+from psframework.nn.layers.dropout import Dropout, Dropout1d, Dropout2d
 from psframework.nn.layers.embedding import Embedding, EmbeddingBag
 from psframework.nn.layers.group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d
 from psframework.nn.layers.layer_norm import LayerNorm, RMSNorm
@@ -82,6 +81,7 @@ from psframework.nn.losses import (
 )
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
+from psframework.nn.random import manual_seed
 
 __all__ = [
     "CELU",
@@ -110,6 +110,8 @@ __all__ = [
     "CosineSimilarity",
     "CrossEntropyLoss",
     "Dropout",
+    "Dropout1d",
+    "Dropout2d",
     "Embedding",
     "EmbeddingBag",
     "Flatten",
@@ -168,4 +170,5 @@ __all__ = [
     "functional",
     "init",
     "manual_seed",
+    "random",
 ]

@@ -21,6 +21,7 @@ from psframework.autograd.ops.batch_norm import batch_norm as _batch_norm
 from psframework.autograd.ops.conv import conv1d, conv2d
 from psframework.autograd.ops.conv_transpose import conv_transpose1d, conv_transpose2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
+from psframework.autograd.ops.dropout import channel_dropout as _channel_dropout
 from psframework.autograd.ops.dropout import dropout as _dropout
 from psframework.autograd.ops.embedding import embedding
 from psframework.autograd.ops.embedding_bag import embedding_bag
@@ -58,7 +59,7 @@ from psframework.autograd.ops.softmax import log_softmax as _log_softmax
 from psframework.autograd.ops.softmax import softmax as _softmax
 from psframework.backend import Array
 from psframework.errors import ArgumentError
-from psframework.nn import init
+from psframework.nn.random import generator
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -79,6 +80,8 @@ __all__ = [
     "cosine_similarity",
     "cross_entropy",
     "dropout",
+    "dropout1d",
+    "dropout2d",
     "elu",
     "embedding",
     "embedding_bag",
@@ -145,7 +148,21 @@ def dropout(
         training: False returns the input.
         rng: decides what is dropped; the generator that `manual_seed` sets if None.
     """
-    return _dropout(input, p, rng or init.generator(), training)
+    return _dropout(input, p, rng or generator(input), training)
+
+
+def dropout1d(
+    input: Tensor | Array, p: float = 0.5, training: bool = True, *, rng: np.random.Generator | None = None
+) -> Tensor:
+    """As `dropout`, of whole channels of (batch, channels, length) or (channels, length)."""
+    return _channel_dropout("dropout1d", input, p, rng or generator(input), training, (2, 3))
+
+
+def dropout2d(
+    input: Tensor | Array, p: float = 0.5, training: bool = True, *, rng: np.random.Generator | None = None
+) -> Tensor:
+    """As `dropout`, of whole channels of (batch, channels, rows, columns) or (channels, rows, columns)."""
+    return _channel_dropout("dropout2d", input, p, rng or generator(input), training, (3, 4))
 
 
 def scaled_dot_product_attention(
@@ -172,7 +189,7 @@ def scaled_dot_product_attention(
         scale: of the scores; 1 / sqrt(width) if None.
         rng: decides what is dropped; the generator that `manual_seed` sets if None.
     """
-    rng = rng or init.generator()
+    rng = rng or generator(query)
     return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, rng=rng)
 
 

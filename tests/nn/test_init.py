@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import psframework.nn.functional as F
 from psframework.autograd import tensor
 from psframework.errors import ArgumentError
 from psframework.nn import Parameter, init, manual_seed
@@ -64,6 +65,44 @@ def test_manual_seed_repeats() -> None:
     assert init.generator() is init.generator()
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "a", "b"), [(0, 1, -2, 2), (1, 2, -1, 0.5), (0, 1, 3, 9), (5, 1, -1, 1)]
+)
+def test_truncated_normal(mean: float, std: float, a: float, b: float) -> None:
+    values = init.trunc_normal_(np.empty((200, 100)), mean, std, a, b, rng=np.random.default_rng(0))
+    assert a <= values.min() and values.max() <= b
+    grid = np.linspace(a, b, 10_001)
+    density = np.exp(-(((grid - mean) / std) ** 2) / 2)
+    expected = (grid * density).sum() / density.sum()
+    assert values.mean() == pytest.approx(expected, abs=0.02 * std)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (5, 5), (4, 3, 2)])
+def test_orthogonal(shape: tuple[int, ...]) -> None:
+    matrix = init.orthogonal_(np.empty(shape), gain=2.0).reshape(shape[0], -1)
+    gram = matrix @ matrix.T if shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    np.testing.assert_allclose(gram, 4 * np.eye(len(gram)), atol=1e-12)
+
+
+def test_identities_and_sparse() -> None:
+    np.testing.assert_array_equal(init.eye_(np.empty((2, 3))), np.eye(2, 3))
+    images = np.random.default_rng(0).standard_normal((1, 4, 5, 5))
+    passing = init.dirac_(np.empty((4, 2, 3, 3)), groups=2)
+    np.testing.assert_array_equal(F.conv2d(images, passing, padding=1, groups=2).data, images)
+    values = init.sparse_(Parameter(np.empty((10, 7), np.float32)), 0.35, std=3.0).data
+    assert ((values == 0).sum(0) == 4).all() and values.std() > 1
+
+
+@pytest.mark.oracle
+def test_gains_and_identities_are_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    for name in ("linear", "conv1d", "conv_transpose3d", "sigmoid", "tanh", "relu", "selu", "leaky_relu"):
+        assert init.calculate_gain(name) == torch.nn.init.calculate_gain(name)
+    for shape, groups in [((4, 2, 3), 2), ((5, 3, 4, 4), 1), ((2, 3, 1, 3, 3), 1)]:
+        expected = torch.nn.init.dirac_(torch.empty(shape), groups).numpy()
+        np.testing.assert_array_equal(init.dirac_(np.empty(shape, np.float32), groups), expected)
+
+
 def test_gains() -> None:
     assert init.calculate_gain("relu") == math.sqrt(2)
     assert init.calculate_gain("leaky_relu", 1.0) == 1.0
@@ -71,6 +110,15 @@ def test_gains() -> None:
 
 
 def test_bad_arguments() -> None:
+    for call, words in [
+        (lambda: init.trunc_normal_(np.zeros(3), a=2, b=1), "needs a < b and std > 0"),
+        (lambda: init.orthogonal_(np.zeros(3)), r"orthogonal_ needs at least 2 dimensions, not shape \(3,\)"),
+        (lambda: init.eye_(np.zeros(3)), "eye_ needs 2 dimensions"),
+        (lambda: init.dirac_(np.zeros((3, 3, 3)), 2), "a multiple of groups=2"),
+        (lambda: init.sparse_(np.zeros((3, 3)), 2), r"sparsity in \[0, 1\]"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            call()
     with pytest.raises(ArgumentError, match="unknown nonlinearity 'swish'; known: linear"):
         init.calculate_gain("swish")
     with pytest.raises(ArgumentError, match=r"at least 2 dimensions, not of shape \(3,\)"):

@@ -6,6 +6,7 @@ from typing import Any
 
 from psframework import backend
 from psframework.autograd.draws import drawing
+from psframework.autograd.ops.arithmetic import multiply
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
@@ -38,3 +39,26 @@ def dropout(x: Tensor | Array, p: float = 0.5, rng: Any = None, training: bool =
     if not recording(x):
         return constant(out)
     return record("dropout", out, lambda g: (g * mask,), (x,))
+
+
+def channel_dropout(
+    name: str, x: Tensor | Array, p: float, rng: Any, training: bool, ndims: tuple[int, int]
+) -> Tensor:
+    """As `dropout`, of whole channels (Tompson et al., arXiv:1411.4280).
+
+    Args:
+        name: of the operation, for messages.
+        x: (batch, channels, ...) of `ndims[1]` axes, or (channels, ...) of `ndims[0]`.
+        p: in [0, 1].
+        rng: as of `dropout`.
+        training: if False, `x` passes unchanged.
+        ndims: number of axes without and with a batch.
+    """
+    x = as_tensor(x, name)
+    if x.ndim not in ndims:
+        raise ArgumentError(f"{name} takes {ndims[0]} or {ndims[1]} dimensions, not shape {x.shape}")
+    if not training or p == 0:
+        return dropout(x, p, rng, training)
+    lead = x.ndim - ndims[0] + 1
+    ones = backend.xp(x._data).ones_like(x._data[(..., *(slice(0, 1),) * (x.ndim - lead))])
+    return multiply(x, dropout(ones, p, rng))
