@@ -90,6 +90,11 @@ class Job:
             self._flatten()
         return list(blocks(self.parameter.shape, size))
 
+    @property
+    def cost(self) -> int:
+        """Of a block, as `run_blocks` counts it: 0, no helpers, on a device, which has threads of its own."""
+        return 1 + len(self.state) if type(self.parameter) is np.ndarray else 0
+
     def _arrays(self) -> tuple[Array, ...]:
         out = () if self.out is None else (self.out,)
         return (self.parameter, *self.gradients, *self.state.values(), *out)
@@ -109,7 +114,7 @@ class Job:
             _, target, gradient, state, scratch = self._piece(cuts[index])
             parts[index] = self.rule.measure_block(target, gradient, state, self.scalars, scratch)
 
-        run_blocks(work, len(cuts), cost=1 + len(self.state))
+        run_blocks(work, len(cuts), self.cost)
         totals = parts[0]
         for part in parts[1:]:  # in this order, whichever thread was first
             totals = tuple(total + more for total, more in zip(totals, part))
@@ -161,7 +166,7 @@ def run(job: Job) -> None:
     with on_device_of(job.parameter):
         if job.rule.grain == "parameter":
             job.measure(cuts)
-        run_blocks(partial(job.update, cuts), len(cuts), cost=1 + len(job.state))
+        run_blocks(partial(job.update, cuts), len(cuts), job.cost)
 
 
 def _check(job: Job) -> None:

@@ -20,7 +20,9 @@ from psframework.optim import (
     clip_grad_norm_,
     clip_grad_value_,
     scale_,
+    set_update_threads,
     squared_norm,
+    update_threads,
 )
 from psframework.optim.blocks import BLOCK
 from psframework.testing.strict_device import StrictDevice
@@ -119,6 +121,21 @@ def test_large_and_strided_gradients(order: Any) -> None:
     clip_grad_norm_([parameter], 1.0)
     assert parameter.grad is gradient
     np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm_type", NORMS)
+def test_threads_change_no_bit_of_a_norm(norm_type: float) -> None:
+    gradient = np.random.default_rng(0).standard_normal(12 * BLOCK + 9001, np.float32)
+    before = update_threads()
+    try:
+        found = set()
+        for threads in (1, 3):
+            set_update_threads(threads)
+            found.add(GlobalNorm.of([gradient], norm_type).value)
+    finally:
+        set_update_threads(before)
+    (value,) = found
+    assert value == pytest.approx(np.linalg.norm(gradient.astype(np.float64), norm_type), rel=1e-12)
 
 
 def test_sparse_gradients_count_once_a_row_and_are_clipped() -> None:
