@@ -83,8 +83,8 @@ def _sum_of_products(name: str, tensors: list[Tensor], inputs: Sequence[str], ou
     return record(name.partition(" ")[0], out, rule, tuple(tensors), saved)
 
 
-def _but(items: list[T], place: int) -> list[T]:
-    return items[:place] + items[place + 1 :]
+def _but(items: Sequence[T], place: int) -> list[T]:
+    return [*items[:place], *items[place + 1 :]]
 
 
 def _sizes(name: str, tensors: list[Tensor], inputs: Sequence[str]) -> dict[str, int]:

@@ -8,7 +8,7 @@ fixed order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def _integers(name: str, indices: Indices, like: Tensor) -> Array:
     if isinstance(indices, Tensor):
         found = indices._data
     elif backend.is_array(indices):
-        found = indices
+        found = cast(Array, indices)
     else:
         host = np.asarray(indices)
         found = backend.array_like(indices, like._data, host.dtype if host.size else np.dtype(np.int64))

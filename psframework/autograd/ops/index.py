@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def is_basic(key: Any) -> bool:
 
 def placed(shape: tuple[int, ...], key: Any, values: Array) -> Array:
     """Zeros of `shape` with `values` added at `key`: the gradient of indexing."""
-    into = backend.xp(values).zeros(shape, values.dtype)
+    into: Array = backend.xp(values).zeros(shape, values.dtype)
     if is_basic(key) or _is_mask(key):
         into[key] = values  # no place is named twice
         return into
@@ -178,6 +178,12 @@ def _leading(key: Any, ndim: int) -> int:
 
 def _rows(xp: Any, shape: tuple[int, ...], key: Any) -> Array:
     """What `key` picks of an array of `shape` that holds its own flat places, without making that array."""
+    items = list(_items(key))
+    if shape and all(backend.is_array(item) and item.dtype.kind == "i" for item in items):
+        rows: Any = 0
+        for item, n in zip(items, shape):  # arrays alone, the usual case: their own numbers say it
+            rows = rows * n + item + n * (item < 0)
+        return cast(Array, rows)
     rows = xp.broadcast_to(xp.zeros((), np.int64), shape)[key]
     for axis, n in enumerate(shape):
         along = xp.arange(n).reshape((n,) + (1,) * (len(shape) - 1 - axis))

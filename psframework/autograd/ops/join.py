@@ -158,7 +158,7 @@ def _cut(name: str, x: Tensor, place: int, cuts: Sequence[slice | int]) -> tuple
 
 def _filled(shape: tuple[int, ...], keys: list[Any], gradients: Sequence[Array | None]) -> Array:
     some = next(g for g in gradients if g is not None)
-    into = backend.xp(some).zeros(shape, some.dtype)
+    into: Array = backend.xp(some).zeros(shape, some.dtype)
     for key, gradient in zip(keys, gradients):
         if gradient is not None:
             into[key] += gradient  # parts may overlap where the indices of a split go back

@@ -29,9 +29,9 @@ def product(a: Array, b: Array) -> Array:
     if b.ndim == 2:
         # For small matrices dot costs less than matmul, and one product less than one for each batch.
         if a.ndim == 2:
-            return a.dot(b)
+            return cast(Array, a.dot(b))
         if a.ndim > 2:
-            return _as_rows(a).dot(b).reshape(*a.shape[:-1], b.shape[1])
+            return cast(Array, _as_rows(a).dot(b).reshape(*a.shape[:-1], b.shape[1]))
     return a @ b
 
 

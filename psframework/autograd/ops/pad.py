@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def _constant_border(x: Tensor, widths: list[tuple[int, int]], value: Number) ->
 
 def _repeated_border(x: Tensor, axis: int, before: int, source: Array) -> Tensor:
     data, n = x._data, x.shape[axis]
-    lead = (slice(None),) * axis
+    lead: tuple[Any, ...] = (slice(None),) * axis
     out = data[(*lead, backend.array_like(source, data))]
     if not recording(x):
         return constant(out)

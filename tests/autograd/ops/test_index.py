@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
-from psframework.autograd import tensor
+from psframework.autograd import no_grad, tensor
 from psframework.autograd.ops.index import add_at, index
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, AutogradError
 from psframework.testing.gradcheck import gradcheck
 
 rng = np.random.default_rng(4)
@@ -55,6 +58,81 @@ def test_repeated_rows_equal_add_at(shape):
     add_at(ours, rows, values)
     np.add.at(theirs, rows, values)
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+@st.composite
+def keys(draw):
+    """A shape, and an index for it of everything that NumPy takes."""
+    shape = draw(st.lists(st.integers(1, 3), max_size=4))
+    together = draw(npst.array_shapes(max_dims=2, max_side=3))  # of the index arrays, which broadcast
+    items, axis = [], 0
+    while axis < len(shape) and draw(st.integers(0, 4)):
+        n = shape[axis]
+        kind = draw(
+            st.sampled_from(["slice", "slice", "int", "array", "array", "list", "mask", "new", "dots"])
+        )
+        width = 1
+        if kind == "slice":
+            items.append(draw(st.slices(n)))
+        elif kind == "int":
+            items.append(draw(st.integers(-n, n - 1)))
+        elif kind == "array":
+            lengths = [m if draw(st.booleans()) else 1 for m in together]
+            items.append(draw(npst.arrays(np.int64, lengths, elements=st.integers(-n, n - 1))))
+        elif kind == "list":
+            items.append(draw(st.lists(st.integers(-n, n - 1), min_size=together[-1], max_size=together[-1])))
+        elif kind == "mask":
+            width = draw(st.integers(1, min(2, len(shape) - axis)))
+            items.append(draw(npst.arrays(np.bool_, shape[axis : axis + width])))
+        elif kind == "new":
+            items.append(None)
+            width = 0
+        elif not any(item is Ellipsis for item in items):
+            items.append(Ellipsis)
+            width = draw(st.integers(0, len(shape) - axis))
+        axis += width
+    return shape, tuple(items)
+
+
+@settings(max_examples=100)
+@given(keys())
+def test_every_index_that_numpy_takes(case):
+    shape, key = case
+    x = np.random.default_rng(0).standard_normal(shape)
+    try:
+        expected = x[key]
+    except IndexError:  # masks and arrays that do not broadcast
+        with pytest.raises(ArgumentError):
+            index(x, key)
+        return
+    out = index(tensor(x, True), key)
+    np.testing.assert_array_equal(out.data, expected)
+    seed = np.random.default_rng(1).standard_normal(out.shape)
+    wanted = np.zeros(shape)
+    np.add.at(wanted, key, seed)
+    (found,) = out.node.backward(seed)
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+
+def test_odd_keys():
+    for key in (
+        True,
+        np.bool_(False),
+        np.array(2),
+        np.array([], bool).reshape(0, 4, 3),
+        ([], slice(None), []),
+    ):
+        x = X[:0] if getattr(key, "ndim", 0) == 3 else X
+        gradcheck(lambda t, key=key: index(t, key), [x.copy()])
+
+
+def test_an_index_tensor_that_changes_is_noticed():
+    x, rows = tensor(X, True), tensor(np.array([0, 1]))
+    out = x[rows]
+    with no_grad():
+        rows += 1
+    with pytest.raises(AutogradError, match="'index'"):
+        out.sum().backward()
 
 
 def test_iteration_ends():

@@ -3,6 +3,8 @@ from importlib import import_module
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis.extra import numpy as npst
 
 from psframework.autograd import no_grad, tensor
 from psframework.autograd.ops.matmul import linear, matmul
@@ -40,6 +42,16 @@ def test_matmul(case):
     gradcheck(matmul, [a, b])
     gradcheck(lambda x: x @ b, [a])
     gradcheck(lambda x: a @ x, [b])
+
+
+@settings(max_examples=30)
+@given(
+    npst.mutually_broadcastable_shapes(signature="(n?,k),(k,m?)->(n?,m?)", min_side=0, max_side=3, max_dims=2)
+)
+def test_shapes_that_broadcast(shapes):
+    a, b = (rng.standard_normal(shape) for shape in shapes.input_shapes)
+    np.testing.assert_allclose(matmul(a, b).data, np.matmul(a, b), atol=1e-12)
+    gradcheck(matmul, [a, b])
 
 
 LINEAR = {
