@@ -78,38 +78,8 @@ def operation(op: Unary, text: str) -> Callable[[Tensor | Array], Tensor]:
 
 
 _LOG_2, _LOG_10 = math.log(2), math.log(10)
-_NEGATIVE = Unary("negative", lambda xp, x: -x, lambda xp, g, o: -g, False)
-_EXP = Unary("exp", lambda xp, x: xp.exp(x), lambda xp, g, o: g * o, False)
-_LOG = Unary("log", lambda xp, x: xp.log(x), lambda xp, g, x: g / x, True)
-_SQRT = Unary("sqrt", lambda xp, x: xp.sqrt(x), lambda xp, g, o: g * 0.5 / o, False)
-_ABSOLUTE = Unary("absolute", lambda xp, x: xp.abs(x), lambda xp, g, x: g * xp.sign(x), True)
 
-
-def negative(x: Tensor | Array) -> Tensor:
-    """`-x`."""
-    return unary(_NEGATIVE, x)
-
-
-def exp(x: Tensor | Array) -> Tensor:
-    """e to the power of `x`."""
-    return unary(_EXP, x)
-
-
-def log(x: Tensor | Array) -> Tensor:
-    """Natural logarithm."""
-    return unary(_LOG, x)
-
-
-def sqrt(x: Tensor | Array) -> Tensor:
-    """Square root; its derivative at 0 is infinite."""
-    return unary(_SQRT, x)
-
-
-def absolute(x: Tensor | Array) -> Tensor:
-    """`|x|`; the derivative at 0 is 0."""
-    return unary(_ABSOLUTE, x)
-
-
+negative = operation(Unary("negative", lambda xp, x: -x, lambda xp, g, o: -g, False), "`-x`.")
 positive = operation(
     Unary("positive", lambda xp, x: xp.positive(x), lambda xp, g, o: g, False), "A copy of `x`."
 )
@@ -117,13 +87,24 @@ fabs = operation(
     Unary("fabs", lambda xp, x: xp.fabs(x), lambda xp, g, x: g * xp.sign(x), True),
     "`|x|` as a float; the derivative at 0 is 0.",
 )
+absolute = operation(
+    Unary("absolute", lambda xp, x: xp.abs(x), lambda xp, g, x: g * xp.sign(x), True),
+    "`|x|`; the derivative at 0 is 0.",
+)
 square = operation(Unary("square", lambda xp, x: x * x, lambda xp, g, x: g * (2 * x), True), "`x * x`.")
 reciprocal = operation(
     Unary("reciprocal", lambda xp, x: xp.reciprocal(x), lambda xp, g, o: -g * (o * o), False), "`1 / x`."
 )
+sqrt = operation(
+    Unary("sqrt", lambda xp, x: xp.sqrt(x), lambda xp, g, o: g * 0.5 / o, False),
+    "Square root; its derivative at 0 is infinite.",
+)
 cbrt = operation(
     Unary("cbrt", lambda xp, x: xp.cbrt(x), lambda xp, g, o: g / (3 * o * o), False),
     "Cube root, of negative numbers too; its derivative at 0 is infinite.",
+)
+exp = operation(
+    Unary("exp", lambda xp, x: xp.exp(x), lambda xp, g, o: g * o, False), "e to the power of `x`."
 )
 exp2 = operation(
     Unary("exp2", lambda xp, x: xp.exp2(x), lambda xp, g, o: g * (o * _LOG_2), False),
@@ -133,6 +114,7 @@ expm1 = operation(
     Unary("expm1", lambda xp, x: xp.expm1(x), lambda xp, g, o: g * (o + 1), False),
     "`exp(x) - 1`, exact for small `x`.",
 )
+log = operation(Unary("log", lambda xp, x: xp.log(x), lambda xp, g, x: g / x, True), "Natural logarithm.")
 log2 = operation(
     Unary("log2", lambda xp, x: xp.log2(x), lambda xp, g, x: g / (x * _LOG_2), True), "Logarithm to base 2."
 )

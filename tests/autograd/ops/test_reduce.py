@@ -1,39 +1,52 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
 
+from psframework import ops
 from psframework.autograd import tensor
 from psframework.autograd.ops import reduce
 from psframework.errors import ArgumentError
 from psframework.testing.gradcheck import gradcheck
 
 rng = np.random.default_rng(2)
-X = rng.permutation(24).astype(float).reshape(2, 3, 4)  # no ties, so that max has a derivative
-OPS = [reduce.sum, reduce.mean, reduce.max, reduce.min, reduce.var, reduce.std]
+X = rng.permutation(24).astype(float).reshape(2, 3, 4)
+NAMES = ("sum", "mean", "max", "min", "var", "std", "prod", "ptp", "norm", "logsumexp", "median")
+NEEDS = {"mean": 1, "max": 1, "min": 1, "ptp": 1, "median": 1, "var": 1, "std": 2}  # elements, to be defined
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
-@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (1,), (2, 0, 1)])
-@pytest.mark.parametrize("keepdims", [False, True])
-def test_gradients_and_values(op, axis, keepdims):
-    gradcheck(lambda x: op(x, axis, keepdims), [X.copy()], step=1e-5)
-    expected = getattr(np, op.__name__)(X, axis=axis, keepdims=keepdims)
-    np.testing.assert_allclose(op(X, axis, keepdims).data, expected)
+def reference(name):
+    if name == "norm":
+        return lambda x, axis, keepdims: np.sqrt(np.sum(x * x, axis, keepdims=keepdims))
+    if name == "logsumexp":
+        return lambda x, axis, keepdims: np.log(np.sum(np.exp(x), axis, keepdims=keepdims))
+    return lambda x, axis, keepdims: getattr(np, name)(x, axis=axis, keepdims=keepdims)
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
-def test_gradients_of_strided_arrays(op):
-    gradcheck(lambda x: op(x, 1), [X[:, ::-1, ::2]], step=1e-5)
-    gradcheck(lambda x: op(x, 0), [X.T], step=1e-5)
-
-
-def test_no_axes_and_empty():
-    gradcheck(reduce.sum, [np.array(2.0)])
-    gradcheck(reduce.mean, [np.array(2.0)])
-    gradcheck(reduce.max, [np.array(2.0)])
-    gradcheck(reduce.sum, [np.zeros((0, 3))])
-    gradcheck(lambda x: reduce.sum(x, 0), [np.zeros((0, 3))])
-    gradcheck(lambda x: reduce.max(x, 1), [np.zeros((0, 3))])
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_values_and_gradients_for_any_shape_and_axes(data):
+    name = data.draw(st.sampled_from(NAMES))
+    shape = data.draw(array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+    several = st.lists(st.integers(-len(shape), len(shape) - 1), unique_by=lambda i: i % len(shape)).map(
+        tuple
+    )
+    single = st.integers(-len(shape), len(shape) - 1)
+    choices = [st.none(), *([single] if shape else []), *([several] if shape and name != "median" else [])]
+    axis, keepdims = data.draw(st.one_of(choices)), data.draw(st.booleans())
+    kept = range(len(shape)) if axis is None else np.atleast_1d(axis).astype(int)
+    count = int(np.prod([shape[i] for i in kept]))
+    assume(count >= NEEDS.get(name, 0))
+    # No ties, which have no derivative, and nothing near 0.
+    size = int(np.prod(shape))
+    x = np.asarray((np.random.default_rng(size).permutation(size) * 2 - size + 0.5) / 8).reshape(shape)
+    with np.errstate(divide="ignore"):
+        expected = reference(name)(x, axis, keepdims)
+    op = getattr(ops, name)
+    np.testing.assert_allclose(op(x, axis=axis, keepdims=keepdims).data, expected, rtol=1e-12, atol=1e-12)
+    gradcheck(lambda t: op(t, axis=axis, keepdims=keepdims), [x])
 
 
 def test_ddof_is_numpys():
@@ -66,7 +79,22 @@ def test_integers():
         for x in (np.ones(300, dtype), np.array(1, dtype)):
             assert reduce.sum(x).dtype == x.sum().dtype and reduce.sum(x).item() == x.size
     assert reduce.mean(np.array([1, 2])).item() == 1.5
-    np.testing.assert_array_equal(reduce.argmax(X, 1).data, X.argmax(1))
+    for name in ("argmax", "argmin"):
+        for axis, keepdims in ((None, False), (1, False), (-1, True), (None, True)):
+            found, expected = (
+                getattr(reduce, name)(X, axis, keepdims),
+                getattr(np, name)(X, axis, keepdims=keepdims),
+            )
+            assert found.dtype == np.int64
+            np.testing.assert_array_equal(found.data, expected)
+
+
+def test_weights_count_elements():
+    weights = np.array([1.0, 2.0, 5.0])
+    np.testing.assert_allclose(reduce.average(X, 1, weights).data, np.average(X, 1, weights))
+    np.testing.assert_allclose(reduce.average(X, (0, 1), np.exp(-X)).data, np.average(X, (0, 1), np.exp(-X)))
+    np.testing.assert_allclose(reduce.average(X, -1).data, X.mean(-1))
+    gradcheck(lambda x, w: reduce.average(x, 1, w, True), [X.copy(), weights])
 
 
 @pytest.mark.parametrize(
@@ -77,6 +105,8 @@ def test_integers():
         (lambda: reduce.max(np.zeros((0, 3)), 0), "max: no elements along axis 0"),
         (lambda: reduce.var(np.zeros(1), ddof=1), "at least 2 are needed"),
         (lambda: reduce.sum(X, "a"), "axis 'a'"),
+        (lambda: reduce.argmin(X[:0]), "argmin: no elements along axis None"),
+        (lambda: reduce.average(X, 0, np.ones(3)), r"average: weights of shape \(3,\) for shape \(2, 3, 4\)"),
     ],
 )
 def test_bad_input(call, words):
