@@ -12,6 +12,7 @@ import weakref
 
 import pytest
 
+from psframework.backend import scopes
 from psframework.errors import PsfError
 from psframework.rpc import compute as module
 from psframework.rpc.compute import ComputeThread, compute
@@ -177,3 +178,21 @@ def test_a_process_ends_cleanly_without_close():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+
+
+async def test_the_current_device_comes_along():
+    """CuPy's belongs to a thread; ours to the task, and follows its work."""
+    log = []
+
+    def enter():
+        log.append(threading.current_thread().name)
+        return lambda: log.append("left")
+
+    before = threading.current_thread().name
+    scopes.push("cuda", 1, enter)
+    try:
+        assert str(await compute(lambda: scopes.innermost().index)) == "1"
+    finally:
+        scopes.pop()
+    assert log == [before, "psf-compute", "left", "left"]
+    module.close()
