@@ -1,18 +1,11 @@
-"""Every operation and its gradient on arrays that are not NumPy's: nothing leaves the device in between."""
+"""Arrays that are not NumPy's: what the catalogue of operations does not cover."""
 
 import numpy as np
 import pytest
 
 from psframework import backend
 from psframework.autograd import Tensor, backward, no_grad
-from psframework.autograd.ops import (
-    activation,
-    arithmetic,
-    elementwise,
-    reduce,
-)
 from psframework.autograd.ops.matmul import linear
-from psframework.autograd.ops.softmax import log_softmax, softmax
 from psframework.errors import ArgumentError
 from psframework.testing.strict_device import StrictDevice
 
@@ -24,51 +17,6 @@ def positive(*shape):
 
 
 A, B = positive(3, 4), positive(3, 4)
-CASES = {
-    **{
-        op.__name__: (op, [A, B])
-        for op in (
-            arithmetic.add,
-            arithmetic.subtract,
-            arithmetic.multiply,
-            arithmetic.divide,
-            arithmetic.power,
-            arithmetic.maximum,
-            arithmetic.minimum,
-        )
-    },
-    **{
-        op.__name__: (op, [A])
-        for op in (
-            elementwise.negative,
-            elementwise.exp,
-            elementwise.log,
-            elementwise.sqrt,
-            elementwise.absolute,
-            elementwise.clone,
-            activation.relu,
-            activation.tanh,
-            activation.sigmoid,
-            softmax,
-            log_softmax,
-            reduce.sum,
-            reduce.mean,
-            reduce.var,
-            reduce.std,
-            reduce.max,
-            reduce.min,
-        )
-    },
-    "broadcast": (lambda a, b: a * b + b / 2, [A, B[0]]),
-    "numbers": (lambda a: 2 / a - a**3 + 2**a, [A]),
-    "power by array": (lambda a, b: a**b, [A, B[0]]),
-    "where": (lambda a, b: arithmetic.where(a > b, a, b), [A, B]),
-    "clip": (lambda a: a.clip(0.8, 1.5), [A]),
-    "gelu tanh": (lambda a: activation.gelu(a, "tanh"), [A]),
-    "mean axis": (lambda a: a.mean(0, keepdims=True), [A]),
-    "max axis": (lambda a: a.max(1), [A]),
-    "linear large": (linear, [positive(2, 100), positive(100, 100), positive(100)]),
-}
 
 
 @pytest.fixture
@@ -84,13 +32,11 @@ def gradients(op, arrays, seed_like):
     return [out.data, *(found[leaf] for leaf in leaves)]
 
 
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_operations_stay_on_the_device(case, dtype, device):
-    op, arrays = CASES[case]
-    hosts = [array.astype(dtype) for array in arrays]
-    expected = gradients(op, hosts, np.ones_like)
-    found = gradients(op, [device.to_device(host) for host in hosts], device.ones_like)
+def test_a_layer_so_large_that_its_result_lies_the_other_way(dtype, device):
+    hosts = [array.astype(dtype) for array in (positive(2, 100), positive(100, 100), positive(100))]
+    expected = gradients(linear, hosts, np.ones_like)
+    found = gradients(linear, [device.to_device(host) for host in hosts], device.ones_like)
     for ours, theirs in zip(found, expected):
         assert backend.xp(ours) is device and ours.dtype == theirs.dtype
         np.testing.assert_array_equal(backend.asnumpy(ours), theirs)
