@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
         dropout_p: probability with which a weight is dropped; the others grow by 1 / (1 - dropout_p).
         is_causal: a query looks at keys up to its own place only, counted from the first.
         scale: of the scores; 1 / sqrt(width) if None.
-        rng: a `numpy.random.Generator` (on a GPU CuPy's), which decides what is dropped.
+        rng: a `numpy.random.Generator`, or CuPy's on a GPU; it decides what is dropped.
 
     Returns:
         (..., queries, features).
@@ -204,9 +204,8 @@ def _dropout(probabilities: Array, p: float, rng: Any) -> Array:
         raise ArgumentError(f"{_NAME}: dropout_p={p} must lie in [0, 1)")
     if rng is None:
         raise ArgumentError(f"{_NAME}: dropout needs rng, a numpy.random.Generator")
-    kept = drawing(rng).random(probabilities.shape, dtype="float32") >= p
-    factors = kept.astype(probabilities.dtype) * probabilities.dtype.type(1 / (1 - p))
-    return backend.to_device(factors, backend.device_of(probabilities))
+    kept = backend.array_like(drawing(rng).random(probabilities.shape, dtype="float32") >= p, probabilities)
+    return kept.astype(probabilities.dtype) * probabilities.dtype.type(1 / (1 - p))
 
 
 def _backward(kept: _Kept, into_out: Array | None, into_weights: Array | None) -> tuple[Array, ...]:

@@ -18,6 +18,7 @@ from psframework.nn import init
 from psframework.nn.layers.linear import Linear
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
+from psframework.nn.random import generator
 
 Operand: TypeAlias = Tensor | Array
 Mask: TypeAlias = Tensor | Array | None
@@ -129,7 +130,7 @@ class MultiheadAttention(Module):
         q, k, v = self._project(query, key, value)
         mask = self._mask(attn_mask, key_padding_mask, q.shape[0])
         drop = self.dropout if self.training else 0.0
-        how: dict[str, Any] = {"dropout_p": drop, "is_causal": is_causal, "rng": init.generator()}
+        how: dict[str, Any] = {"dropout_p": drop, "is_causal": is_causal, "rng": generator(query)}
         weights = None
         if need_weights:
             heads, weights = attention_with_weights(q, k, v, mask, **how)
