@@ -64,7 +64,7 @@ class Traced:
 
     @data.setter
     def data(self, array: Array) -> None:
-        if not backend.is_array(array):
+        if type(array) is not _ndarray and not backend.is_array(array):
             raise ArgumentError(f"Tensor.data must be an array, not {type(array).__name__}")
         self._data = array
 
