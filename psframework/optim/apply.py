@@ -199,5 +199,5 @@ def _refreshed(master: Array, p: Array, scratch: Scratch) -> Array:
     rounded[...] = master
     written = scratch.like(p, _KERNEL_SLOTS + 1, _BOOL)
     scratch.xp.not_equal(rounded, p, out=written)
-    master[written] = p[written]
+    scratch.xp.copyto(master, p, where=written)  # unlike an index by a mask it does not wait for a device
     return master
