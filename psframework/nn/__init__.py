@@ -82,6 +82,7 @@ from psframework.nn.losses import (
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 from psframework.nn.random import manual_seed
+from psframework.nn.summary import Summary, summary
 
 __all__ = [
     "CELU",
@@ -162,6 +163,7 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Softsign",
+    "Summary",
     "Tanh",
     "TransformerDecoder",
     "TransformerDecoderLayer",
@@ -171,4 +173,5 @@ __all__ = [
     "init",
     "manual_seed",
     "random",
+    "summary",
 ]
