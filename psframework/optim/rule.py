@@ -20,8 +20,11 @@ from psframework.optim.apply import MASTER, Job, Scalars, State, apply_blocks, r
 from psframework.optim.blocks import (
     BLOCK,
     Scratch,
+    block_size,
     blocks,
     on_device_of,
+    row_blocks,
+    run_blocks,
     scratch_for,
     set_update_threads,
     update_threads,
@@ -200,13 +203,19 @@ class UpdateRule(ABC):
                 "embedding with sparse=False, or use SGD without momentum, Adam, Adagrad, RowWiseAdagrad "
                 "or FTRL"
             )
-        with on_device_of(parameter):
-            rows, piece = gradient.rows, parameter[gradient.rows]
-            pieces = {name: slot[rows] for name, slot in state.items()}
-            self.update_by(scalars, piece, gradient.values, pieces)
+        cuts = list(row_blocks(gradient.values.shape, block_size(parameter)))
+
+        def work(index: int) -> None:
+            rows, values = gradient.rows[cuts[index]], gradient.values[cuts[index]]
+            piece = parameter.take(rows, axis=0)
+            pieces = {name: slot.take(rows, axis=0) for name, slot in state.items()}
+            self.update_by(scalars, piece, values, pieces)
             parameter[rows] = piece
             for name, slot in pieces.items():
                 state[name][rows] = slot
+
+        with on_device_of(parameter):
+            run_blocks(work, len(cuts), cost=3 if type(parameter) is _ndarray else 0)
 
     def require_elementwise(self, why: str) -> None:
         """Raises ArgumentError, with the reason, if the rule can't update any piece of a parameter."""

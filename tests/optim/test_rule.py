@@ -258,6 +258,18 @@ def test_a_sparse_gradient_is_the_dense_one(rule: UpdateRule) -> None:
         np.testing.assert_array_equal(sparse, dense)
 
 
+def test_many_rows_are_updated_by_several_threads() -> None:
+    rule, shape = AdagradRule(lr=0.1), (5000, 300)  # six blocks
+    dense = np.zeros(shape, np.float32)
+    sparse, dense_state, state = dense.copy(), rule.init_state(dense), rule.init_state(dense)
+    gradient = rows_of(dense, [*range(0, 5000, 2), 0, 4998])
+    rule.update(dense, gradient.to_dense(), dense_state, 1)
+    set_update_threads(3)
+    rule.update(sparse, gradient, state, 1)
+    np.testing.assert_array_equal(sparse, dense)
+    np.testing.assert_array_equal(state["sum"], dense_state["sum"])
+
+
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
