@@ -5,6 +5,8 @@ Inputs are Tensors or arrays; arrays are constants. Arguments of torch without c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from psframework.autograd import Tensor
@@ -51,12 +53,14 @@ from psframework.autograd.ops.likelihood import (
 )
 from psframework.autograd.ops.matmul import linear
 from psframework.autograd.ops.nll import nll_loss
+from psframework.autograd.ops.pad import pad as _pad
 from psframework.autograd.ops.pool import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from psframework.autograd.ops.similarity import cosine_embedding_loss, margin_ranking_loss
 from psframework.autograd.ops.similarity import cosine_similarity as _cosine_similarity
 from psframework.autograd.ops.softmax import log_softmax as _log_softmax
 from psframework.autograd.ops.softmax import softmax as _softmax
+from psframework.autograd.record import as_tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn.random import generator
@@ -106,6 +110,7 @@ __all__ = [
     "mish",
     "mse_loss",
     "nll_loss",
+    "pad",
     "prelu",
     "relu",
     "relu6",
@@ -120,6 +125,29 @@ __all__ = [
     "softsign",
     "tanh",
 ]
+
+
+def pad(input: Tensor | Array, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
+    """`input` with a border; negative widths cut off.
+
+    Args:
+        input: any shape.
+        pad: elements before and after the last axis, then before and after the one before it, and so on.
+        mode: `constant`, `reflect`, `replicate` or `circular`.
+        value: the number of mode `constant`.
+    """
+    x = as_tensor(input, "pad")
+    if len(pad) % 2 or len(pad) > 2 * x.ndim:
+        raise ArgumentError(f"pad: {tuple(pad)} is no pair for each of the last axes of shape {x.shape}")
+    pairs = list(zip(pad[::2], pad[1::2]))[::-1]
+    if any(n < 0 for n in pad):
+        cuts = [
+            slice(max(0, -before), n - max(0, -after))
+            for (before, after), n in zip(pairs, x.shape[-len(pairs) :])
+        ]
+        x = x[(..., *cuts)]
+    widths = [(0, 0)] * (x.ndim - len(pairs)) + [(max(0, before), max(0, after)) for before, after in pairs]
+    return _pad(x, widths, mode, value)
 
 
 def softmax(input: Tensor | Array, dim: int = -1) -> Tensor:

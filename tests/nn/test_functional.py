@@ -21,6 +21,22 @@ def test_softmax_along_dim() -> None:
     np.testing.assert_allclose(F.softmax(X).data.sum(1), np.ones(5))
 
 
+@pytest.mark.parametrize(
+    ("pad", "expected"),
+    [((1, 2), [(0, 0), (1, 2)]), ((0, 1, 2, 0), [(2, 0), (0, 1)]), ((), [(0, 0), (0, 0)])],
+)
+def test_pad_begins_with_the_last_axis(pad: tuple[int, ...], expected: list[tuple[int, int]]) -> None:
+    np.testing.assert_array_equal(F.pad(X, pad, value=2.0).data, np.pad(X, expected, constant_values=2.0))
+    np.testing.assert_array_equal(F.pad(X, pad, "replicate").data, np.pad(X, expected, "edge"))
+
+
+def test_pad_cuts_off_and_refuses() -> None:
+    np.testing.assert_array_equal(F.pad(X, (-1, 1, 0, -2)).data, np.pad(X[:-2, 1:], [(0, 0), (0, 1)]))
+    for wrong in ((1,), (1, 1) * 3):
+        with pytest.raises(ArgumentError, match=r"no pair for each of the last axes of shape \(5, 4\)"):
+            F.pad(X, wrong)
+
+
 def test_cosine_similarity_along_dim() -> None:
     expected = (X * TARGET).sum(0) / np.linalg.norm(X, axis=0) / np.linalg.norm(TARGET, axis=0)
     np.testing.assert_allclose(F.cosine_similarity(X, TARGET, dim=0).data, expected)

@@ -3,7 +3,7 @@ import pytest
 
 from psframework import ops
 from psframework.autograd import tensor
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, AutogradError
 
 rng = np.random.default_rng(8)
 X, WIDE = rng.standard_normal((3, 4)), rng.standard_normal((5, 6))
@@ -30,6 +30,11 @@ def test_along_an_axis_as_numpy():
         t = tensor(X)
         np.testing.assert_array_equal(ops.put_along_axis(t, places, values, axis).data, expected)
         np.testing.assert_array_equal(t.data, X)
+
+
+def test_numpys_put_along_axis_is_not_ours_which_leaves_its_argument_alone():
+    with pytest.raises(AutogradError, match="put_along_axis records no graph"):
+        np.put_along_axis(tensor(X, True), ALONG, 0.0, 1)
 
 
 def by_loops(x, axis, index, src, add):
