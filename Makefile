@@ -12,7 +12,7 @@ help:
 	@echo "make test    install the development extras and run the whole suite (ARGS='-k wire' to choose)"
 	@echo "make check   ruff, mypy --strict, import-linter, codespell, buf lint, regeneration of the protos"
 	@echo "make protos  regenerate psframework/proto"
-	@echo "make bench   measure the performance budget against peers (ARGS=rpc, mlp or parameter_server)"
+	@echo "make bench   measure the performance budget against peers (ARGS=rpc, mlp, cnn, ...: psf bench --list)"
 	@echo "make soak    the long tests, at full count"
 
 $(BIN)/python:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from psframework import backend
+from psframework.autograd.ops.norm import row_sums
 from psframework.autograd.ops.shape import squeeze, unsqueeze
+from psframework.autograd.ops.thin import long_product, wide_product
 from psframework.autograd.ops.windows import Sizes, Windows, fold, inside_out, outside_in, sizes, unfold
 from psframework.autograd.record import as_tensor, constant, guarded, needs_grad, record, recording
 from psframework.autograd.tensor import Tensor
@@ -50,6 +52,8 @@ class Correlation(NamedTuple):
     def kernels(self, outputs: Array, columns: Array, shape: tuple[int, ...]) -> Array:
         """The gradient of kernels of this shape, from that of the outputs and the unfolded windows."""
         xp, groups = backend.xp(outputs), self.groups
+        if groups == 1:
+            return long_product(outputs, columns).reshape(shape)
         into = xp.empty(shape, xp.result_type(outputs, columns))
         left = outputs.reshape(groups, len(outputs) // groups, outputs.shape[1])
         right = columns.reshape(groups, len(columns) // groups, columns.shape[1]).swapaxes(1, 2)
@@ -67,7 +71,7 @@ def _grouped(kernels: Array, groups: int) -> Array:
 def _batched(left: Array, right: Array, groups: int) -> Array:
     """(groups, m, k) by (groups * k, n): (groups * m, n)."""
     if groups == 1:
-        return cast(Array, left[0] @ right)
+        return wide_product(left[0], right)
     product = left @ right.reshape(groups, len(right) // groups, right.shape[1])
     return product.reshape(groups * left.shape[1], right.shape[1])
 
@@ -191,7 +195,7 @@ def _rule(saved: _Saved, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
             unfolded = plan.unfold(images) if columns is None else columns
             into_weight = plan.kernels(g, unfolded, kernels.shape).astype(kinds[1], copy=False)
         if needs[2]:
-            into_bias = backend.xp(g).add.reduce(g, 1).astype(kinds[2], copy=False)
+            into_bias = row_sums(g).astype(kinds[2], copy=False)
         return into_x, into_weight, into_bias
 
     return rule

@@ -153,8 +153,8 @@ def _pool(
 def _max(plan: _Plan, images: Array) -> tuple[Array, Callable[[Array], Array]]:
     xp, places = backend.xp(images), plan.places
     padded = pad(images, plan.windows, -np.inf)
-    out = padded[places[0]].copy()
-    for place in places[1:]:
+    out = xp.maximum(padded[places[0]], padded[places[len(places) > 1]])
+    for place in places[2:]:
         xp.maximum(out, padded[place], out=out)
 
     def into(gradient: Array) -> Array:
