@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from psframework.autograd.record import as_tensor, constant, guarded, record_man
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
+
+Operands: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 _NAME = "scaled_dot_product_attention"
 
@@ -50,8 +52,8 @@ def scaled_dot_product_attention(
     Raises:
         ArgumentError: shapes or dtypes that do not fit, or dropout without `rng`.
     """
-    mask = _with_causal(attn_mask, query, key) if is_causal else attn_mask
-    return _attend(query, key, value, mask, dropout_p, scale, rng, need_weights=False)[0]
+    operands = _operands(query, key, value, attn_mask, is_causal)
+    return _attend(operands, dropout_p, scale, rng, need_weights=False)[0]
 
 
 @guarded(_NAME)
@@ -67,8 +69,8 @@ def attention_with_weights(
     rng: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """As `scaled_dot_product_attention`, and the weights (..., queries, keys), after dropout."""
-    mask = _with_causal(attn_mask, query, key) if is_causal else attn_mask
-    out, weights = _attend(query, key, value, mask, dropout_p, scale, rng, need_weights=True)
+    operands = _operands(query, key, value, attn_mask, is_causal)
+    out, weights = _attend(operands, dropout_p, scale, rng, need_weights=True)
     return out, weights
 
 
@@ -94,18 +96,9 @@ class _Kept(NamedTuple):
 
 
 def _attend(
-    query: Tensor | Array,
-    key: Tensor | Array,
-    value: Tensor | Array,
-    attn_mask: Tensor | Array | None,
-    dropout_p: float,
-    scale: float | None,
-    rng: Any,
-    need_weights: bool,
+    inputs: Operands, dropout_p: float, scale: float | None, rng: Any, need_weights: bool
 ) -> tuple[Tensor, ...]:
-    mask = None if attn_mask is None else as_tensor(attn_mask, _NAME)
-    inputs = (as_tensor(query, _NAME), as_tensor(key, _NAME), as_tensor(value, _NAME), mask)
-    _check(*inputs)
+    mask = inputs[3]
     q, k, v = [_for_products(backend.widen(tensor._data)) for tensor in inputs[:3]]
     dtype = np.result_type(*(tensor.dtype for tensor in inputs[:3]))
     if scale is None:
@@ -130,6 +123,19 @@ def _attend(
     return record_many(_NAME, results, rule, inputs, inputs[:3], saves_output=True)
 
 
+def _operands(
+    query: Tensor | Array,
+    key: Tensor | Array,
+    value: Tensor | Array,
+    attn_mask: Tensor | Array | None,
+    is_causal: bool,
+) -> Operands:
+    q, k, v = as_tensor(query, _NAME), as_tensor(key, _NAME), as_tensor(value, _NAME)
+    mask = None if attn_mask is None else as_tensor(attn_mask, _NAME)
+    _check(q, k, v, mask)
+    return q, k, v, _with_causal(mask, q, k) if is_causal else mask
+
+
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
     for name, operand in (("query", query), ("key", key), ("value", value)):
         if operand.ndim < 2:
@@ -146,21 +152,13 @@ def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> No
         raise ArgumentError(f"{_NAME}: attn_mask must be of booleans or floats, not {mask.dtype}")
 
 
-def _with_causal(
-    mask: Tensor | Array | None, query: Tensor | Array, key: Tensor | Array
-) -> Tensor | Array | None:
+def _with_causal(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
     """The mask, and the future hidden."""
-    like = query._data if isinstance(query, Tensor) else query
-    if like.ndim < 2 or len(key.shape) < 2:
-        return mask  # refused later
-    xp = backend.xp(like)
-    past = xp.arange(key.shape[-2]) <= xp.arange(like.shape[-2])[:, None]
-    if mask is None:
-        return cast(Array, past)
-    given = mask if isinstance(mask, Tensor) else constant(mask)
-    if given.dtype == bool:
-        return cast(Array, past & given._data)
-    return given + xp.where(past, 0, -np.inf).astype(given.dtype)
+    xp = backend.xp(query._data)
+    past = xp.arange(key.shape[-2]) <= xp.arange(query.shape[-2])[:, None]
+    if mask is None or mask.dtype == bool:
+        return constant(past if mask is None else past & mask._data)
+    return mask + constant(xp.where(past, 0, -np.inf).astype(mask.dtype))
 
 
 def _for_products(array: Array) -> Array:
@@ -205,7 +203,7 @@ def _dropout(probabilities: Array, p: float, rng: Any) -> Array:
     if rng is None:
         raise ArgumentError(f"{_NAME}: dropout needs rng, a numpy.random.Generator")
     kept = backend.array_like(drawing(rng).random(probabilities.shape, dtype="float32") >= p, probabilities)
-    return kept.astype(probabilities.dtype) * probabilities.dtype.type(1 / (1 - p))
+    return cast(Array, kept.astype(probabilities.dtype) * probabilities.dtype.type(1 / (1 - p)))
 
 
 def _backward(kept: _Kept, into_out: Array | None, into_weights: Array | None) -> tuple[Array, ...]:

@@ -167,7 +167,7 @@ class Sweep:
 
     def last(self, states: Array) -> Array:
         """(batch, hidden): the state after all steps, in the result's dtype and memory of its own."""
-        return states[0 if self.reverse else -1].astype(self.dtype)
+        return cast(Array, states[0 if self.reverse else -1].astype(self.dtype))
 
     def output(self, states: Array) -> Array:
         """(time, batch, hidden): the state after each step, zero where it is padding."""
@@ -235,7 +235,7 @@ class Sweep:
         ]
 
     def _into_input(self, gates: Sequence[Array]) -> Array:
-        total = gates[0] @ self.w_ih[0]
+        total: Array = gates[0] @ self.w_ih[0]
         for gate, weight in zip(gates[1:], self.w_ih[1:]):
             total += gate @ weight
         return total.reshape(self.steps, self.batch, total.shape[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -48,4 +49,4 @@ def _turned(array: Array, phases: Array) -> Array:
     turned = wide.view(kind) * phases.astype(kind, copy=False)
     if turned.shape[:-1] != array.shape[:-1]:
         raise ArgumentError(f"rotate_pairs: phases {phases.shape} do not fit features {array.shape}")
-    return turned.view(wide.dtype).astype(array.dtype, copy=False)
+    return cast(Array, turned.view(wide.dtype).astype(array.dtype, copy=False))

@@ -44,7 +44,7 @@ class MultiheadAttention(Module):
         out_proj: a Linear from embed_dim to embed_dim.
     """
 
-    in_proj_weight: Parameter | None
+    in_proj_weight: Parameter
     in_proj_bias: Parameter | None
 
     def __init__(

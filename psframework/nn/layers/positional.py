@@ -130,7 +130,7 @@ def _angles(name: str, width: int, max_len: int, base: float) -> Array:
     """(max_len, width / 2): place * base ** (-2 i / width)."""
     if width < 2 or width % 2 or max_len < 1:
         raise ArgumentError(f"{name} needs an even number of features and places, not {width} and {max_len}")
-    return np.arange(max_len)[:, None] * base ** (-np.arange(0, width, 2) / width)  # type: ignore[no-any-return]
+    return np.arange(max_len)[:, None] * base ** (-np.arange(0, width, 2) / width)
 
 
 def _places(module: Any, x: Operand, width: int, offset: int = 0) -> slice:

@@ -58,7 +58,10 @@ class _Recurrent(Module):
         for layer in range(num_layers):
             features = hidden_size * directions if layer else input_size
             for suffix in self._suffixes(layer):
-                shapes = {"weight_ih": (rows, features), "weight_hh": (rows, hidden_size)}
+                shapes: dict[str, tuple[int, ...]] = {
+                    "weight_ih": (rows, features),
+                    "weight_hh": (rows, hidden_size),
+                }
                 shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)} if bias else {}
                 for name, shape in shapes.items():
                     setattr(self, name + suffix, Parameter(np.empty(shape, dtype or np.float32)))
@@ -71,11 +74,11 @@ class _Recurrent(Module):
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", f"_l{layer}_reverse"][: 1 + self.bidirectional]
 
-    def _weights(self, suffix: str) -> list[Parameter]:
-        names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]
-        return [getattr(self, name + suffix) for name in names]
+    def _operands(self, suffix: str) -> list[Parameter | None]:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return [getattr(self, name + suffix, None) for name in names]
 
-    def _op(self, x: Tensor, weights: Any, states: Any, **how: Any) -> Results:
+    def _op(self, x: Operand, weights: Any, states: Any, **how: Any) -> Results:
         raise NotImplementedError
 
     def _run(self, x: Operand, states: Sequence[Operand] | None, lengths: Lengths) -> Results:
@@ -96,14 +99,14 @@ class _Recurrent(Module):
             for suffix in self._suffixes(layer):
                 first = [None if state is None else state[len(lasts)] for state in firsts]
                 how = {"reverse": suffix.endswith("reverse"), "lengths": lengths}
-                out, *last = self._op(x, self._weights(suffix), first, **how)
+                out, *last = self._op(x, self._operands(suffix), first, **how)
                 outs.append(out)
                 lasts.append(tuple(last))
-            x = concatenate(outs, -1) if self.bidirectional else outs[0]
+            x = out = concatenate(outs, -1) if self.bidirectional else outs[0]
         ends = [stack(states) for states in zip(*lasts)]
         if single:
-            return x[:, 0], *[end[:, 0] for end in ends]
-        return swapaxes(x, 0, 1) if self.batch_first else x, *ends
+            return out[:, 0], *[end[:, 0] for end in ends]
+        return swapaxes(out, 0, 1) if self.batch_first else out, *ends
 
     def _first_states(self, states: Sequence[Operand] | None, batch: int, single: bool) -> Sequence[Any]:
         if states is None:
@@ -177,8 +180,8 @@ class RNN(_Recurrent):
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype=dtype
         )
 
-    def _op(self, x: Tensor, weights: Any, states: Any, **how: Any) -> Results:
-        return rnn(x, *weights, h=states[0], nonlinearity=self.nonlinearity, **how)
+    def _op(self, x: Operand, weights: Any, states: Any, **how: Any) -> Results:
+        return rnn(x, *weights, *states, nonlinearity=self.nonlinearity, **how)
 
     def forward(self, x: Operand, hx: Operand | None = None, *, lengths: Lengths = None) -> Results:
         """Applies the layers.
@@ -204,8 +207,8 @@ class GRU(_Recurrent):
 
     _gates = 3
 
-    def _op(self, x: Tensor, weights: Any, states: Any, **how: Any) -> Results:
-        return gru(x, *weights, h=states[0], **how)
+    def _op(self, x: Operand, weights: Any, states: Any, **how: Any) -> Results:
+        return gru(x, *weights, *states, **how)
 
     def forward(self, x: Operand, hx: Operand | None = None, *, lengths: Lengths = None) -> Results:
         """Applies the layers; arguments and results as `RNN.forward`."""
@@ -221,8 +224,8 @@ class LSTM(_Recurrent):
 
     _gates, _states = 4, 2
 
-    def _op(self, x: Tensor, weights: Any, states: Any, **how: Any) -> Results:
-        return lstm(x, *weights, h=states[0], c=states[1], **how)
+    def _op(self, x: Operand, weights: Any, states: Any, **how: Any) -> Results:
+        return lstm(x, *weights, *states, **how)
 
     def forward(
         self, x: Operand, hx: tuple[Operand, Operand] | None = None, *, lengths: Lengths = None

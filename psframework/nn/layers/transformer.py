@@ -26,9 +26,15 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F
 class _Layer(Module):
     """What encoder and decoder layers share: the feed-forward part, and where a part is normalized."""
 
+    self_attn: MultiheadAttention
     linear1: Linear
     linear2: Linear
     dropout: Dropout
+    norm1: LayerNorm
+    norm2: LayerNorm
+    dropout1: Dropout
+    dropout2: Dropout
+    norm_first: bool
 
     def _set_activation(self, activation: Activation) -> None:
         if isinstance(activation, str) and activation not in _ACTIVATIONS:
@@ -39,9 +45,9 @@ class _Layer(Module):
 
     def _add(self, x: Tensor, part: Callable[[Tensor], Tensor], norm: LayerNorm, dropout: Dropout) -> Tensor:
         """`x` plus a part of it, normalized before the part (`norm_first`) or after the sum."""
-        if self.norm_first:
-            return x + dropout(part(norm(x)))
-        return norm(x + dropout(part(x)))  # type: ignore[no-any-return]
+        total: Tensor = x + dropout(part(norm(x) if self.norm_first else x))
+        result: Tensor = total if self.norm_first else norm(total)
+        return result
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))  # type: ignore[no-any-return]
@@ -127,6 +133,10 @@ class TransformerDecoderLayer(_Layer):
     Attributes:
         self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3: the parts, as torch's.
     """
+
+    multihead_attn: MultiheadAttention
+    norm3: LayerNorm
+    dropout3: Dropout
 
     def __init__(
         self,
