@@ -247,7 +247,7 @@ def dirac_(tensor: T, groups: int = 1) -> T:
             f"dirac_ needs 3 to 5 dimensions, the first a multiple of groups={groups}, not shape {shape}"
         )
     values, each = np.zeros(shape), shape[0] // groups
-    centre = tuple(n // 2 for n in shape[2:])
+    centre: tuple[int, ...] = tuple(n // 2 for n in shape[2:])
     for group in range(groups):
         for channel in range(min(each, shape[1])):
             values[(group * each + channel, channel, *centre)] = 1
