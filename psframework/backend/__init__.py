@@ -12,7 +12,6 @@ from psframework.backend.arrays import (
     widen,
     xp,
 )
-from psframework.backend.arrays import _namespaces as _namespaces
 from psframework.backend.cuda import CudaPlatform
 from psframework.backend.devices import CPU, Device, current_device, device, device_of
 from psframework.backend.dtypes import (

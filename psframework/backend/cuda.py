@@ -209,9 +209,13 @@ class CudaPlatform:
     def _kernels(self) -> Kernels:
         return Kernels(self._cp)
 
-    def kernels(self) -> Kernels:
-        """Fused kernels, compiled by CuPy when they are first used."""
-        return self._kernels
+    def kernels(self, array: Array) -> Kernels | None:
+        """Fused kernels, compiled by CuPy when they are first used.
+
+        None on another device than the current one: they would run on that one, and CuPy's own operations
+        say what is wrong.
+        """
+        return self._kernels if self.index_of(array) == self.current() else None
 
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Page-locked memory, out of CuPy's pool."""

@@ -46,8 +46,8 @@ class Platform(Protocol):
     def stream(self, index: int) -> Stream:
         """A new stream on device `index`."""
 
-    def kernels(self) -> Kernels | None:
-        """Fused kernels for its arrays, if there are any."""
+    def kernels(self, array: Array) -> Kernels | None:
+        """Fused kernels for `array`, if there are any."""
 
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Host memory that the device can copy from and to directly."""
@@ -95,7 +95,7 @@ class HostPlatform:
         """The null object."""
         return HOST_STREAM
 
-    def kernels(self) -> Kernels | None:
+    def kernels(self, array: Array) -> Kernels | None:
         """None: the operations' own NumPy code is as good."""
         return None
 
@@ -163,4 +163,4 @@ def fused(array: Array) -> Kernels | None:
     if type(array) is np.ndarray:
         return None
     platform = platform_of(array)
-    return None if platform is None else platform.kernels()
+    return None if platform is None else platform.kernels(array)

@@ -244,7 +244,7 @@ class StrictPlatform:
         """The null object."""
         return HOST_STREAM
 
-    def kernels(self) -> Kernels | None:
+    def kernels(self, array: Array) -> Kernels | None:
         """The kernels for CuPy, in an emulator, if the device was made so."""
         if self._device.fused and self._kernels is None:
             self._kernels = Kernels(kernel_emulator.kernels(self._device))

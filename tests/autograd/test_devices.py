@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from psframework import backend
+from psframework import backend, nn, optim
 from psframework.autograd import Tensor, backward, no_grad
+from psframework.autograd.ops.cross_entropy import cross_entropy
 from psframework.autograd.ops.matmul import linear
 from psframework.errors import ArgumentError
-from psframework.testing.strict_device import StrictDevice
+from psframework.testing.strict_device import strict_devices
 
 rng = np.random.default_rng(12)
 
@@ -20,9 +21,9 @@ A, B = positive(3, 4), positive(3, 4)
 
 
 @pytest.fixture
-def device(monkeypatch):
-    monkeypatch.setattr(backend, "_namespaces", dict(backend._namespaces))
-    return StrictDevice("gpu-0")
+def device():
+    with strict_devices("gpu-0") as (device,):
+        yield device
 
 
 def gradients(op, arrays, seed_like):
@@ -56,3 +57,20 @@ def test_host_arrays_do_not_mix(device):
     t = Tensor(device.to_device(A), True)
     with pytest.raises(ArgumentError, match="add: operands are on gpu-0 and cpu: move one with"):
         t + B
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_training_step_never_waits_for_the_device(dtype):
+    """On a GPU each wait leaves it idle; the operations that have kernels are those that would."""
+    with strict_devices("gpu-0", fused=True) as (device,):
+        layers = nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Dropout(0.1), nn.Linear(6, 3)
+        model = nn.Sequential(*layers).to(device.device, dtype)
+        optimizer = optim.AdamW(model.parameters(), lr=0.1)
+        x, labels = Tensor(device.to_device(A.astype(dtype))), device.to_device(np.array([0, 2, 1]))
+        before, start = device.synchronisations, model[0].weight.numpy()
+        for _ in range(2):
+            optimizer.zero_grad()
+            cross_entropy(model(x), labels).backward()
+            optimizer.step()
+        assert device.synchronisations == before + 1  # the copy for `start`
+        assert not np.array_equal(model[0].weight.numpy(), start)

@@ -9,7 +9,7 @@ from psframework import backend
 from psframework.autograd import Tensor, backward, no_grad
 from psframework.errors import ArgumentError, AutogradError
 from psframework.testing.gradcheck import gradcheck
-from psframework.testing.strict_device import StrictDevice
+from psframework.testing.strict_device import strict_devices
 
 CASES = list(collect("op_cases"))
 SEVERAL = [case for case in CASES if len(case.inputs) > 1]
@@ -17,9 +17,9 @@ every_case = pytest.mark.parametrize("case", CASES, ids=repr)
 
 
 @pytest.fixture
-def device(monkeypatch):
-    monkeypatch.setattr(backend, "_namespaces", dict(backend._namespaces))
-    return StrictDevice("gpu-0")
+def device():
+    with strict_devices("gpu-0") as (device,):
+        yield device
 
 
 def run(case: Case, arrays, constants):

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from psframework import backend
 from psframework.autograd import backward, grad, no_grad, tensor
 from psframework.autograd.record import (
     as_tensor,
@@ -16,7 +15,7 @@ from psframework.autograd.record import (
     value_of,
 )
 from psframework.errors import ArgumentError, AutogradError
-from psframework.testing.strict_device import StrictDevice
+from psframework.testing.strict_device import strict_devices
 
 
 def test_recording():
@@ -99,13 +98,10 @@ def test_guarded_operations_pass_typed_errors_and_wrong_calls():
     assert explain("mix", mine, 1) is mine
 
 
-def test_operands_on_two_devices_are_told_with_the_fix(monkeypatch):
-    monkeypatch.setattr(backend, "_namespaces", dict(backend._namespaces), raising=False)
-    there = StrictDevice("gpu-0").to_device(np.ones(2))
-    with pytest.raises(
-        ArgumentError, match=r"mix: operands are on cpu and gpu-0: move one with \.to\('gpu-0'\)"
-    ):
-        mix(tensor(np.ones(2)), constant(there))
+def test_operands_on_two_devices_are_told_with_the_fix():
+    message = r"mix: operands are on cpu and gpu-0: move one with \.to\('gpu-0'\)"
+    with strict_devices("gpu-0") as (device,), pytest.raises(ArgumentError, match=message):
+        mix(tensor(np.ones(2)), constant(device.to_device(np.ones(2))))
 
 
 def split(x, inputs=None):

@@ -93,3 +93,10 @@ def test_what_is_missing():
     with fake_cupy(devices=0):
         assert platform.count() == 0
     assert "CuPy" in platform.missing()
+
+
+def test_kernels_only_where_they_would_run(cp):
+    there = backend.to_device(np.ones(2), "cuda:1")
+    assert backend.fused(there) is None
+    with backend.device("cuda:1"):
+        assert backend.fused(there) is backend.fused(there) is not None

@@ -11,7 +11,7 @@ def test_the_host():
     for copied in (HOST.put(array, 0, None), HOST.fetch(array, None), HOST.copy(array, 0, None)):
         assert copied.tolist() == array.tolist() and not np.shares_memory(copied, array)
     HOST.enter(0)()
-    assert HOST.pinned_empty((2, 3), np.dtype(np.float16)).shape == (2, 3) and HOST.kernels() is None
+    assert HOST.pinned_empty((2, 3), np.dtype(np.float16)).shape == (2, 3) and HOST.kernels(array) is None
 
 
 def test_platforms_by_name_and_by_class():

@@ -10,7 +10,7 @@ from op_case import collect, dense, one_tensor
 from psframework import backend, nn
 from psframework.autograd import Tensor, backward, no_grad
 from psframework.testing.gradcheck import gradcheck
-from psframework.testing.strict_device import StrictDevice
+from psframework.testing.strict_device import strict_devices
 
 CASES = list(collect("module_cases"))
 STEADY = [case for case in CASES if not case.random]
@@ -19,9 +19,9 @@ every_steady_case = pytest.mark.parametrize("case", STEADY, ids=repr)
 
 
 @pytest.fixture
-def device(monkeypatch):
-    monkeypatch.setattr(backend, "_namespaces", dict(backend._namespaces))
-    return StrictDevice("gpu-0")
+def device():
+    with strict_devices("gpu-0") as (device,):
+        yield device
 
 
 def made(case: ModuleCase, dtype=np.float64) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psframework.backend.arrays import Array
-from psframework.backend.kernels.launch import Launcher, threads
+from psframework.backend.kernels.launch import Launcher, RowKernel, threads
 from psframework.backend.kernels.source import compute_dtype
 
 SOURCE = """
@@ -91,8 +91,8 @@ class BatchNormKernels(Launcher):
         means, variances = (self.cp.zeros(channels, compute_dtype(x.dtype)) for _ in range(2))
         if x.size:
             numbers = (np.uint32(images), np.uint32(channels), np.uint32(area))
-            kernel = self.raw(SOURCE, "batch_statistics", x.dtype)
-            kernel((channels,), (threads(images * area),), (x, means, variances, *numbers))
+            kernel = RowKernel("batch_statistics", x.dtype, SOURCE)
+            self.start(kernel, (channels,), threads(images * area), (x, means, variances, *numbers))
         return means, variances
 
     def batch_norm(self, x: Array, means: Array, factors: Array, summands: Array) -> Array:
@@ -101,8 +101,8 @@ class BatchNormKernels(Launcher):
         if x.size:
             numbers = (np.int64(x.size), np.uint32(x.shape[1]), np.uint32(x.shape[2]))
             block = threads(min(x.size, 256))
-            kernel = self.raw(SOURCE, "batch_norm", x.dtype)
-            kernel((min(-(-x.size // block), 4096),), (block,), (x, means, factors, summands, y, *numbers))
+            kernel, grid = RowKernel("batch_norm", x.dtype, SOURCE), (min(-(-x.size // block), 4096),)
+            self.start(kernel, grid, block, (x, means, factors, summands, y, *numbers))
         return y
 
     def batch_norm_gradient(
@@ -121,7 +121,7 @@ class BatchNormKernels(Launcher):
         alongs, totals = (self.cp.zeros(channels, compute_dtype(x.dtype)) for _ in range(2))
         if x.size:
             numbers = (np.uint32(images), np.uint32(channels), np.uint32(area), np.int32(training))
-            kernel = self.raw(SOURCE, "batch_norm_gradient", x.dtype)
+            kernel = RowKernel("batch_norm_gradient", x.dtype, SOURCE)
             arrays = (self.contiguous(g), x, *statistics, into, alongs, totals)
-            kernel((channels,), (threads(images * area),), (*arrays, *numbers))
+            self.start(kernel, (channels,), threads(images * area), (*arrays, *numbers))
         return into, alongs, totals

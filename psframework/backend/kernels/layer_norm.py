@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psframework.backend.arrays import Array
-from psframework.backend.kernels.launch import Launcher, threads
+from psframework.backend.kernels.launch import Launcher, RowKernel, threads
 from psframework.backend.kernels.source import compute_dtype
 
 SOURCE = """
@@ -117,7 +117,8 @@ class LayerNormKernels(Launcher):
             factors = means if weight is None else weight, means if bias is None else bias
             numbers = (np.int64(x.shape[1]), wide.type(eps), *flags)
             arguments = (x, *factors, y, means, scales, *numbers)
-            self.raw(SOURCE, "layer_norm", x.dtype)((len(x),), (threads(x.shape[1]),), arguments)
+            kernel = RowKernel("layer_norm", x.dtype, SOURCE)
+            self.start(kernel, (len(x),), threads(x.shape[1]), arguments)
         return y, means, scales
 
     def layer_norm_gradient(
@@ -128,8 +129,8 @@ class LayerNormKernels(Launcher):
         if x.size:
             flags = (np.int32(centred), np.int32(weight is not None))
             arrays = (self.contiguous(g), x, saved[0] if weight is None else weight, *saved, into)
-            kernel = self.raw(SOURCE, "layer_norm_gradient", x.dtype)
-            kernel((len(x),), (threads(x.shape[1]),), (*arrays, np.int64(x.shape[1]), *flags))
+            kernel = RowKernel("layer_norm_gradient", x.dtype, SOURCE)
+            self.start(kernel, (len(x),), threads(x.shape[1]), (*arrays, np.int64(x.shape[1]), *flags))
         return into
 
     def layer_norm_columns(self, g: Array, x: Array, saved: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -139,6 +140,6 @@ class LayerNormKernels(Launcher):
         along, total = (self.cp.zeros((shares, cols), compute_dtype(x.dtype)) for _ in range(2))
         if x.size:
             arguments = (self.contiguous(g), x, *saved, along, total, np.int64(rows), np.int64(cols))
-            kernel = self.raw(SOURCE, "layer_norm_columns", x.dtype)
-            kernel((-(-cols // 32), shares), (256,), arguments)
+            kernel = RowKernel("layer_norm_columns", x.dtype, SOURCE)
+            self.start(kernel, (-(-cols // 32), shares), 256, arguments)
         return along.sum(axis=0), total.sum(axis=0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from psframework.backend.arrays import Array
-from psframework.backend.kernels.launch import Launcher, threads
+from psframework.backend.kernels.launch import Launcher, RowKernel, threads
 from psframework.backend.kernels.source import compute_dtype
 
 SOURCE = """
@@ -108,8 +108,8 @@ class SoftmaxKernels(Launcher):
         out: Array = self.cp.empty(like.shape, like.dtype)
         cols = like.shape[-1] if like.ndim else 1
         if out.size:
-            kernel = self.raw(SOURCE, name, like.dtype)
-            kernel((out.size // cols,), (threads(cols),), (*sources, out, np.int64(cols)))
+            kernel = RowKernel(name, like.dtype, SOURCE)
+            self.start(kernel, (out.size // cols,), threads(cols), (*sources, out, np.int64(cols)))
         return out
 
     def softmax(self, x: Array) -> Array:
@@ -140,7 +140,8 @@ class SoftmaxKernels(Launcher):
         losses, tops, sums = (self.cp.empty(len(x), wide) for _ in range(3))
         if x.size:
             arguments = (x, labels, losses, tops, sums, np.int64(x.shape[1]), np.int64(ignored))
-            self.raw(SOURCE, "cross_entropy", x.dtype)((len(x),), (threads(x.shape[1]),), arguments)
+            kernel = RowKernel("cross_entropy", x.dtype, SOURCE)
+            self.start(kernel, (len(x),), threads(x.shape[1]), arguments)
         return losses, tops, sums
 
     def cross_entropy_gradient(
@@ -159,6 +160,7 @@ class SoftmaxKernels(Launcher):
         if x.size:
             step = 0 if scales.size == 1 else 1
             numbers: tuple[Any, ...] = (np.int64(x.shape[1]), np.int64(step), np.int64(ignored))
-            kernel = self.raw(SOURCE, "cross_entropy_gradient", x.dtype)
-            kernel((len(x),), (threads(x.shape[1]),), (x, labels, *saved, scales, into, *numbers))
+            kernel = RowKernel("cross_entropy_gradient", x.dtype, SOURCE)
+            arguments = (x, labels, *saved, scales, into, *numbers)
+            self.start(kernel, (len(x),), threads(x.shape[1]), arguments)
         return into

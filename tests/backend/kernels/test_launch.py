@@ -1,8 +1,9 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from psframework.backend.kernels.launch import Launcher, threads
+from psframework.backend.kernels.launch import Launcher, RowKernel, threads
 
 
 def test_threads_are_whole_warps():
@@ -10,23 +11,28 @@ def test_threads_are_whole_warps():
 
 
 def test_each_kernel_is_compiled_once_for_each_dtype():
-    made = []
+    made, started = [], []
     cp = SimpleNamespace(
-        RawKernel=lambda code, name: made.append((name, "double C" in code)) or object(),
+        RawKernel=lambda code, name: (
+            made.append((name, "double C" in code)) or (lambda *a: started.append(a))
+        ),
         ElementwiseKernel=lambda *parts: made.append(parts) or object(),
     )
-    launcher = Launcher(cp)
+    launcher, array = Launcher(cp), SimpleNamespace(device="a")
     for _ in range(2):
         for dtype in (np.float32, np.float64):
-            launcher.raw("source", "k", np.dtype(dtype))
+            launcher.start(RowKernel("k", np.dtype(dtype), "source"), (3, 2), 64, (array, np.int64(1)))
         launcher.elementwise("T x", "T y", "y = x;", "copy")
         launcher.elementwise("T x", "T y", "y = x * 2;", "copy")
-    assert made == [
-        ("k", False),
-        ("k", True),
-        ("T x", "T y", "y = x;", "copy"),
-        ("T x", "T y", "y = x * 2;", "copy"),
-    ]
+    assert made[:2] == [("k", False), ("k", True)] and len(made) == 4
+    assert started == [((3, 2), (64,), (array, 1))] * 4
+
+
+def test_arrays_of_two_devices_are_refused():
+    """A kernel would follow their addresses all the same."""
+    arrays = [SimpleNamespace(device=name) for name in "aab"]
+    with pytest.raises(TypeError, match="k: arrays on different devices"):
+        Launcher(None).start(RowKernel("k", np.dtype(np.float32), ""), (1,), 32, tuple(arrays))
 
 
 def test_contiguous():
