@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import prod
-from typing import cast
+from typing import NamedTuple, cast
 
 from psframework import backend
 from psframework.autograd.ops.matmul import product
 from psframework.backend import Array
+
+Shape = tuple[int, ...]
 
 
 def contract(arrays: Sequence[Array], labels: Sequence[str], output: str) -> Array:
@@ -21,87 +23,103 @@ def contract(arrays: Sequence[Array], labels: Sequence[str], output: str) -> Arr
         labels: of each, a letter an axis, none twice in one array; a letter means one length everywhere.
         output: the letters of the result, each of which some array has; all others are summed over.
     """
-    terms = list(zip(arrays, labels))
-    sizes = {letter: n for array, term in terms for letter, n in zip(term, array.shape)}
-    for i, j in _path(tuple(labels), output, tuple(sorted(sizes.items()))):
-        b, a = terms.pop(j), terms.pop(i)
-        terms.append(_pair(a, b, frozenset(output).union(*(term for _, term in terms)), sizes))
-    array, term = _without(terms[0], frozenset(output))
-    return array if term == output else array.transpose([term.index(letter) for letter in output])
+    steps, last = _plan(tuple(labels), output, tuple([array.shape for array in arrays]))
+    terms = list(arrays)
+    for step in steps:
+        b, a = terms.pop(step.second), terms.pop(step.first)
+        x, y = _arranged(a, step.left), _arranged(b, step.right)
+        terms.append(backend.as_array(x * y) if step.shape is None else product(x, y).reshape(step.shape))
+    return _arranged(terms[0], last)
 
 
-@lru_cache(maxsize=1024)
-def _path(labels: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> list[tuple[int, int]]:
-    """Which two to multiply at each step: those whose result is smallest beside them, then the cheapest."""
-    size, terms, path = dict(sizes), list(labels), []
+class _Side(NamedTuple):
+    """How an operand is laid out: axes summed over, then the order of the others, then their shape."""
+
+    summed: Shape
+    order: Shape
+    shape: Shape
+
+
+class _Step(NamedTuple):
+    """Two terms, and how they are multiplied: as matrices into `shape`, or elementwise if it is None."""
+
+    first: int
+    second: int
+    left: _Side
+    right: _Side
+    shape: Shape | None
+
+
+def _arranged(array: Array, side: _Side) -> Array:
+    if side.summed:
+        array = backend.as_array(array.sum(axis=side.summed, dtype=array.dtype))
+    if side.order:
+        array = array.transpose(side.order)
+    return array if array.shape == side.shape else array.reshape(side.shape)
+
+
+@lru_cache(maxsize=4096)
+def _plan(labels: tuple[str, ...], output: str, shapes: tuple[Shape, ...]) -> tuple[list[_Step], _Side]:
+    """The products to make, and how the last term becomes the result."""
+    sizes = {letter: n for term, shape in zip(labels, shapes) for letter, n in zip(term, shape)}
+    terms, steps = list(labels), []
+    while len(terms) > 1:
+        i, j = _cheapest(terms, output, sizes)
+        second, first = terms.pop(j), terms.pop(i)
+        kept = frozenset(output).union(*terms)
+        step, letters = _step(i, j, (first, second), kept, sizes)
+        steps.append(step)
+        terms.append(letters)
+    return steps, _side(terms[0], (output,), tuple(sizes[letter] for letter in output))
+
+
+def _cheapest(terms: list[str], output: str, sizes: dict[str, int]) -> tuple[int, int]:
+    """Which two to multiply next: those whose result is smallest beside them, then the fewest products."""
 
     def count(letters: frozenset[str]) -> int:
-        return prod(size[letter] for letter in letters)
-
-    def kept(i: int, j: int) -> frozenset[str]:
-        others = frozenset(output).union(*(t for k, t in enumerate(terms) if k not in (i, j)))
-        return frozenset(terms[i] + terms[j]) & others
+        return prod(sizes[letter] for letter in letters)
 
     def cost(pair: tuple[int, int]) -> tuple[int, int]:
         first, second = (frozenset(terms[k]) for k in pair)
-        return count(kept(*pair)) - count(first) - count(second), count(first | second)
+        others = frozenset(output).union(*(term for k, term in enumerate(terms) if k not in pair))
+        return count((first | second) & others) - count(first) - count(second), count(first | second)
 
-    while len(terms) > 1:
-        i, j = min(combinations(range(len(terms)), 2), key=cost)
-        path.append((i, j))
-        both = "".join(kept(i, j))
-        del terms[j], terms[i]
-        terms.append(both)
-    return path
+    return min(combinations(range(len(terms)), 2), key=cost)
 
 
-Term = tuple[Array, str]
-
-
-def _without(term: Term, kept: frozenset[str]) -> Term:
-    """The sum over every axis that is not of a kept letter."""
-    array, letters = term
-    axes = tuple(i for i, letter in enumerate(letters) if letter not in kept)
-    if not axes:
-        return term
-    total = backend.as_array(array.sum(axis=axes, dtype=array.dtype))
-    return total, "".join(letter for letter in letters if letter in kept)
-
-
-def _pair(a: Term, b: Term, kept: frozenset[str], sizes: dict[str, int]) -> Term:
-    """The sum of products of two terms over the letters that are not kept."""
-    x, x_letters = _without(a, kept.union(b[1]))
-    y, y_letters = _without(b, kept.union(x_letters))
-    both = [letter for letter in x_letters if letter in y_letters]
-    batch = "".join(letter for letter in both if letter in kept)
-    summed = "".join(letter for letter in both if letter not in kept)
-    rows = "".join(letter for letter in x_letters if letter not in y_letters)
-    columns = "".join(letter for letter in y_letters if letter not in x_letters)
+def _step(
+    i: int, j: int, terms: tuple[str, str], kept: frozenset[str], sizes: dict[str, int]
+) -> tuple[_Step, str]:
+    """The product of two terms, summed over the letters that are not kept; and the letters of the result."""
+    x, y = terms
+    batch = "".join(letter for letter in x if letter in y and letter in kept)
+    summed = "".join(letter for letter in x if letter in y and letter not in kept)
+    rows = "".join(letter for letter in x if letter not in y and letter in kept)
+    columns = "".join(letter for letter in y if letter not in x and letter in kept)
     letters = batch + rows + columns
+
+    def lengths(group: str) -> Shape:
+        return tuple(sizes[letter] for letter in group)
+
     if not summed:
-        left = _ordered(x, x_letters, batch + rows)
-        right = _ordered(y, y_letters, batch + columns)
-        left = left.reshape(left.shape + (1,) * len(columns))
-        right = right.reshape(right.shape[: len(batch)] + (1,) * len(rows) + right.shape[len(batch) :])
-        return backend.as_array(left * right), letters
-    matrices = product(
-        _grouped(x, x_letters, (batch, rows, summed), sizes),
-        _grouped(y, y_letters, (batch, summed, columns), sizes),
-    )
-    return matrices.reshape([sizes[letter] for letter in letters]), letters
+        left = _side(x, (batch, rows), (*lengths(batch + rows), *(1 for _ in columns)))
+        right = _side(y, (batch, columns), (*lengths(batch), *(1 for _ in rows), *lengths(columns)))
+        return _Step(i, j, left, right, None), letters
+    b, m, k, n = (prod(lengths(group)) for group in (batch, rows, summed, columns))
+    before = (b,) if batch else ()
+    left = _side(x, (batch, rows, summed), (*before, m, k))
+    right = _side(y, (batch, summed, columns), (*before, k, n))
+    return _Step(i, j, left, right, lengths(letters)), letters
 
 
-def _ordered(array: Array, letters: str, order: str) -> Array:
-    return array if letters == order else array.transpose([letters.index(letter) for letter in order])
+def _side(term: str, groups: tuple[str, ...], shape: Shape) -> _Side:
+    wanted = "".join(groups)
+    summed = tuple(i for i, letter in enumerate(term) if letter not in wanted)
+    rest = "".join(letter for letter in term if letter in wanted)
+    return _Side(summed, () if rest == wanted else tuple(rest.index(letter) for letter in wanted), shape)
 
 
-def _grouped(array: Array, letters: str, groups: tuple[str, str, str], sizes: dict[str, int]) -> Array:
-    """The axes of each group made one; the first group is left out if it is empty."""
-    shape = [prod(sizes[letter] for letter in group) for group in groups]
-    return _ordered(array, letters, "".join(groups)).reshape(shape if groups[0] else shape[1:])
-
-
-def diagonal_view(array: Array, letters: str) -> Term:
+def diagonal_view(array: Array, letters: str) -> tuple[Array, str]:
     """The view in which a letter that stands several times is one axis: the diagonal of its axes.
 
     Args:

@@ -7,8 +7,9 @@ The gradient of an operand is another such sum: of the result's gradient and the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from string import ascii_letters
-from typing import TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from psframework.autograd.ops.shape import axis_list, ravel, reshape
 from psframework.autograd.ops.subscripts import parse
 from psframework.autograd.record import as_tensor, constant, explain, record, recording
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array
+from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
 
 T = TypeVar("T")
@@ -47,24 +48,25 @@ def einsum(subscripts: str, *operands: Tensor | Array) -> Tensor:
     return _sum_of_products(f"einsum {subscripts!r}", tensors, inputs, output)
 
 
-def _sum_of_products(name: str, tensors: list[Tensor], inputs: Sequence[str], output: str) -> Tensor:
-    sizes = _sizes(name, tensors, inputs)
-    dtype = np.result_type(*(t.dtype for t in tensors))
+def _sum_of_products(name: str, tensors: list[Tensor], inputs: tuple[str, ...], output: str) -> Tensor:
+    dtype = tensors[0].dtype
+    if any(t.dtype != dtype for t in tensors):
+        dtype = np.result_type(*(t.dtype for t in tensors))
     wide = np.dtype(np.float32) if backend.is_narrow(dtype) else dtype
-    terms = [
-        _term(name, t._data.astype(wide, copy=False), letters, sizes) for t, letters in zip(tensors, inputs)
-    ]
-    arrays, labels = [array for array, _ in terms], [letters for _, letters in terms]
+    likes = [(t._data.shape, t._data.dtype) for t in tensors]
+    terms = _terms(name, inputs, tuple([shape for shape, _ in likes]))
+    arrays = [_prepared(t._data, wide, term) for t, term in zip(tensors, terms)]
+    labels = [term.used for term in terms]
     try:
-        out = contract(arrays, labels, output).astype(dtype, copy=False)
-        if len(arrays) == 1 and (out is arrays[0] or out.base is not None):
-            out = out.copy()  # a transposed or diagonal view: the result has memory of its own
+        out = contract(arrays, labels, output)
     except (TypeError, ValueError) as error:
         raise explain(name, error, *tensors) from error
+    if len(arrays) == 1 and (out is arrays[0] or out.base is not None):
+        out = out.copy()  # a transposed or diagonal view: the result has memory of its own
+    out = out.astype(dtype, copy=False)
     if not recording(*tensors):
         return constant(out)
     wanted = [t._requires_grad for t in tensors]
-    likes = [(t.shape, t.dtype) for t in tensors]
     # An array is needed by the gradients of the others only.
     held = [any(_but(wanted, k)) for k in range(len(tensors))]
     kept = [array if hold else None for array, hold in zip(arrays, held)]
@@ -73,13 +75,15 @@ def _sum_of_products(name: str, tensors: list[Tensor], inputs: Sequence[str], ou
         g = gradient.astype(wide, copy=False)
         answers: list[Array | None] = []
         for k, (shape, kind) in enumerate(likes):
+            if not wanted[k]:
+                answers.append(None)
+                continue
             others = [array for array in _but(kept, k) if array is not None]
-            factors = ([g, *others], [output, *_but(labels, k)])
-            into = _gradient(*factors, inputs[k], labels[k], shape) if wanted[k] else None
-            answers.append(None if into is None else into.astype(kind, copy=False))
+            into = _gradient([g, *others], [output, *_but(labels, k)], terms[k], shape)
+            answers.append(into.astype(kind, copy=False))
         return answers
 
-    saved = tuple(t if hold else None for t, hold in zip(tensors, held))
+    saved = tuple([t if hold else None for t, hold in zip(tensors, held)])
     return record(name.partition(" ")[0], out, rule, tuple(tensors), saved)
 
 
@@ -87,56 +91,74 @@ def _but(items: Sequence[T], place: int) -> list[T]:
     return [*items[:place], *items[place + 1 :]]
 
 
-def _sizes(name: str, tensors: list[Tensor], inputs: Sequence[str]) -> dict[str, int]:
-    """The length of each letter: one, besides 1, which is broadcast."""
+class _Term(NamedTuple):
+    """An operand's labels.
+
+    Attributes:
+        letters: of its axes, as the user has them.
+        unique: each of them once; where that differs, the operand's diagonal is taken.
+        used: without those whose axis of length 1 is broadcast.
+        shape: of what is used.
+    """
+
+    letters: str
+    unique: str
+    used: str
+    shape: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _terms(name: str, inputs: tuple[str, ...], shapes: tuple[tuple[int, ...], ...]) -> list[_Term]:
     sizes: dict[str, int] = {}
-    for t, letters in zip(tensors, inputs):
-        for letter, n in zip(letters, t.shape):
+    for letters, shape in zip(inputs, shapes):
+        for letter, n in zip(letters, shape):
+            if n != shape[letters.index(letter)]:
+                raise ArgumentError(f"{name}: {letter!r} means the diagonal of axes that differ: {shape}")
             if sizes.setdefault(letter, n) == 1:
                 sizes[letter] = n
             elif n not in (1, sizes[letter]):
-                shapes = [t.shape for t in tensors]
-                raise ArgumentError(f"{name}: {letter!r} is {sizes[letter]} and {n} long in shapes {shapes}")
-    return sizes
+                raise ArgumentError(
+                    f"{name}: {letter!r} is {sizes[letter]} and {n} long in shapes {list(shapes)}"
+                )
+    terms = []
+    for letters, shape in zip(inputs, shapes):
+        unique = "".join(dict.fromkeys(letters))
+        used = "".join(letter for letter in unique if shape[letters.index(letter)] == sizes[letter])
+        terms.append(_Term(letters, unique, used, tuple(sizes[letter] for letter in used)))
+    return terms
 
 
-def _term(name: str, array: Array, letters: str, sizes: dict[str, int]) -> tuple[Array, str]:
-    """`array` with each letter once, and without the axes that are broadcast."""
-    for letter, n in zip(letters, array.shape):
-        if n != array.shape[letters.index(letter)]:
-            raise ArgumentError(f"{name}: {letter!r} means the diagonal of axes that differ: {array.shape}")
-    view, unique = diagonal_view(array, letters)
-    kept = "".join(letter for letter, n in zip(unique, view.shape) if n == sizes[letter])
-    if kept == unique:
-        return view, unique
-    return view.reshape([sizes[letter] for letter in kept]), kept
+def _prepared(array: Array, dtype: DType, term: _Term) -> Array:
+    if array.dtype != dtype:
+        array = array.astype(dtype)
+    if term.unique != term.letters:
+        array, _ = diagonal_view(array, term.letters)
+    return array if array.shape == term.shape else array.reshape(term.shape)
 
 
-def _gradient(
-    arrays: list[Array], labels: list[str], letters: str, term: str, shape: tuple[int, ...]
-) -> Array:
+def _gradient(arrays: list[Array], labels: list[str], term: _Term, shape: tuple[int, ...]) -> Array:
     """The gradient of an operand: the sum of products of the result's gradient and the other operands.
 
     Args:
         arrays: these.
         labels: theirs.
-        letters: the operand's axes, as the user has them.
-        term: those that took part in the sum.
+        term: the operand's.
         shape: of the operand.
     """
-    present = frozenset("".join(labels))
-    found = "".join(letter for letter in term if letter in present)
+    present = "".join(labels)
+    found = "".join([letter for letter in term.used if letter in present])
     part = contract(arrays, labels, found)
+    if found == term.letters:
+        return part if part.shape == shape else part.reshape(shape)
     # Along a letter that only this operand has, the sum's gradient is the same everywhere.
-    unique = "".join(dict.fromkeys(letters))
-    lengths = [shape[letters.index(letter)] for letter in unique]
-    part = part.reshape([n if letter in found else 1 for letter, n in zip(unique, lengths)])
+    lengths = [shape[term.letters.index(letter)] for letter in term.unique]
+    part = part.reshape([n if letter in found else 1 for letter, n in zip(term.unique, lengths)])
     xp = backend.xp(part)
     part = xp.broadcast_to(part, lengths)
-    if unique == letters:
+    if term.unique == term.letters:
         return cast(Array, part)
     into = xp.zeros(shape, part.dtype)
-    diagonal_view(into, letters)[0][...] = part
+    diagonal_view(into, term.letters)[0][...] = part
     return cast(Array, into)
 
 

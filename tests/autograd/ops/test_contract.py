@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from psframework.autograd.ops.contract import _path, contract, diagonal_view
+from psframework.autograd.ops.contract import _plan, contract, diagonal_view
 
 rng = np.random.default_rng(9)
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 1, "e": 5, "z": 0}
@@ -26,9 +26,9 @@ def test_as_numpy(labels, output):
 
 
 def test_the_cheap_pair_comes_first():
-    # A matrix product of (1000, 1000) by (1000, 1000) is to be avoided: the vector goes first.
-    path = _path(("ij", "jk", "k"), "i", (("i", 1000), ("j", 1000), ("k", 1000)))
-    assert path == [(1, 2), (0, 1)]
+    # The product of two large matrices is to be avoided: the vector goes first.
+    steps, _ = _plan(("ij", "jk", "k"), "i", ((1000, 1000), (1000, 1000), (1000,)))
+    assert [(step.first, step.second) for step in steps] == [(1, 2), (0, 1)]
 
 
 def test_the_diagonal_is_a_view():
