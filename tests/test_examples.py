@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -67,6 +68,18 @@ async def test_the_example_and_readmes_loop_train_one_model_together(address: st
         accuracy(ROOT / "examples" / "train.py", address), accuracy(tmp_path / "readme.py", address)
     )
     assert min(both) > 0.93, both
+
+
+@pytest.mark.parametrize("model", ["lstm", "transformer"])
+def test_the_language_model_trains_and_writes(model: str) -> None:
+    small = ["--steps=4", "--width=16", "--context=16", "--batch=4", "--length=20", "--prompt=psf"]
+    command = [sys.executable, ROOT / "examples" / "text.py", f"--model={model}", *small]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=45)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    losses = [float(loss) for loss in re.findall(r"^step \d: loss (\d\.\d+)", done.stdout, re.MULTILINE)]
+    assert len(losses) == 4 and all(3 < loss < 6 for loss in losses)
+    written = done.stdout[done.stdout.index("\npsf") + 1 :].removesuffix("\n")
+    assert len(written) == 23
 
 
 def test_readmes_loop_is_short() -> None:
