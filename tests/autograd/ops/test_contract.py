@@ -11,7 +11,7 @@ SIZES = {"a": 2, "b": 3, "c": 4, "d": 1, "e": 5, "z": 0}
     ("labels", "output"),
     [
         (["ab"], "ba"), (["abc"], "b"), (["ab", "bc"], "ac"), (["ab", "bc"], "cba"), (["ab", "c"], ""),
-        (["abc", "cab"], ""), (["abd", "dbc"], "bca"), (["az", "zb"], "ab"), (["az", "zb"], "z"),
+        (["abc", "cab"], ""), (["dab", "dbc"], "bca"), (["az", "zb"], "ab"), (["az", "zb"], "z"),
         (["ab", "bc", "ce", "ea"], "b"), (["a", "b", "c"], "cab"), (["", "ab"], "a"),
         (["abc", "b", "ac"], "abc"),
     ],
