@@ -1,8 +1,8 @@
 """CuPy's `RawKernel` and `ElementwiseKernel` without a GPU: the same sources, thread by thread, in Python.
 
-Slow, but exact in structure: threads of a block advance together from one barrier to the next, a barrier or
-shuffle that not all of them reach is an error, and so is a place outside of an array. Numbers are Python's:
-rounding happens where a kernel stores.
+Slow, but exact in structure: threads of a block advance together from one barrier to the next. A barrier or
+shuffle that not all of them reach is an error; so are a race between two barriers, and a place outside of an
+array. Numbers are Python's: rounding happens where a kernel stores.
 """
 
 from __future__ import annotations
@@ -54,13 +54,6 @@ def _compiled(source: str, types: str, itemsize: int) -> dict[str, Any]:
     return scope
 
 
-class _Block:
-    """What the threads of a block share."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[str, _Places] = {}
-
-
 class _Places:
     """An array as a kernel sees it: flat, without negative places."""
 
@@ -80,15 +73,45 @@ class _Places:
         self.flat[self._check(place)] = value
 
 
+class _Block:
+    """What the threads of a block share: arrays, and who used them since the last barrier."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, _Places] = {}
+        self.used: dict[tuple[str, int], tuple[set[int], set[int]]] = {}
+
+
+class _Shared:
+    """A shared array as one thread sees it: a race with another thread is an error."""
+
+    def __init__(self, block: _Block, name: str, thread: int) -> None:
+        self._block, self._name, self._thread = block, name, thread
+
+    def _use(self, place: int, writes: bool) -> None:
+        readers, writers = self._block.used.setdefault((self._name, place), (set(), set()))
+        (writers if writes else readers).add(self._thread)
+        if writers and len(readers | writers) > 1:
+            raise RuntimeError(f"threads {sorted(readers | writers)} race for {self._name}[{place}]")
+
+    def __getitem__(self, place: int) -> Any:
+        self._use(place, False)
+        return self._block.arrays[self._name][place]
+
+    def __setitem__(self, place: int, value: float) -> None:
+        self._use(place, True)
+        self._block.arrays[self._name][place] = value
+
+
 class _Thread(SimpleNamespace):
     """One thread: where it is, and the functions that CUDA has."""
 
-    def shared(self, name: str, count: int) -> _Places:
+    def shared(self, name: str, count: int) -> _Shared:
         """An array of its block."""
-        return self.block.arrays.setdefault(name, _Places([math.nan] * count))  # type: ignore[no-any-return]
+        self.block.arrays.setdefault(name, _Places([math.nan] * count))
+        return _Shared(self.block, name, self.threadIdx.x)
 
 
-def _run_block(threads: Sequence[Iterator[Any]], block: int) -> None:
+def _run_block(threads: Sequence[Iterator[Any]], block: _Block, number: int) -> None:
     """All threads from one meeting to the next."""
     answers: list[Any] = [None] * len(threads)
     while True:
@@ -102,9 +125,10 @@ def _run_block(threads: Sequence[Iterator[Any]], block: int) -> None:
             return
         kinds = {call and call[0] for call in calls}
         if len(kinds) > 1:
-            raise RuntimeError(f"the threads of block {block} are at different places: {kinds}")
+            raise RuntimeError(f"the threads of block {number} are at different places: {kinds}")
         if kinds == {"sync"}:
             answers = [None] * len(threads)
+            block.used.clear()
         else:
             answers = [
                 calls[i - i % _WARP + ((i % _WARP) ^ calls[i][2])][1]  # the other lane's value
@@ -144,7 +168,7 @@ class RawKernel:
                     )
                     for i in range(size.x)
                 ]  # fmt: skip
-                _run_block(threads, x)
+                _run_block(threads, shared, x)
 
     def _value(self, argument: Any) -> Any:
         if isinstance(argument, np.generic):

@@ -39,6 +39,8 @@ def test_shared_memory_is_one_for_a_block_and_unset_at_first(device):
     body += "x[threadIdx.x] = s[31 - threadIdx.x];"
     assert start(device, body, device.zeros(32, "float32")).tolist() == list(range(31, -1, -1))
     early = "x[threadIdx.x] = s[threadIdx.x];"
+    with pytest.raises(RuntimeError, match=r"threads \[15, 16\] race for s\[16\]"):
+        start(device, body.replace("__syncthreads();", ""), device.zeros(32, "float32"))
     assert all(
         math.isnan(v)
         for v in start(device, "__shared__ C s[32];" + early, device.zeros(32, "float32")).tolist()
