@@ -9,6 +9,7 @@ import numpy as np
 from psframework import backend
 from psframework.autograd.ops.labels import in_range
 from psframework.autograd.record import as_tensor, constant, guarded, record, recording
+from psframework.autograd.segments import group, sum_segments
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
@@ -113,10 +114,32 @@ def by_frequency(rows: Array, values: Array, count: int) -> Array:
     return values / times.reshape(-1, 1).astype(values.dtype)  # type: ignore[no-any-return]
 
 
-def table_gradient(rows: Array, values: Array, shape: tuple[int, ...], dtype: DType, sparse: bool) -> Array:
-    """The gradient of a table: `values[i]` is a contribution to row `rows[i]`; equal rows are summed."""
-    found = SparseRows(rows, values, shape).coalesce().astype(dtype)
-    return found if sparse else found.to_dense()  # type: ignore[return-value]
+def table_gradient(
+    rows: Array,
+    values: Array,
+    shape: tuple[int, ...],
+    dtype: DType,
+    sparse: bool,
+    picks: Array | None = None,
+) -> Array:
+    """The gradient of a table; contributions to one row are summed, in a fixed order.
+
+    Args:
+        rows: (n,) row of each contribution.
+        values: (n, size), or with `picks` any number of rows of that size.
+        shape: of the table.
+        dtype: of the table.
+        sparse: whether to give it as `SparseRows`.
+        picks: (n,) which of `values` each contribution is.
+    """
+    order, starts, sizes = group(rows, shape[0])
+    used = rows.take(order.take(starts))
+    sums = sum_segments(values, order if picks is None else picks.take(order), sizes)
+    if sparse:
+        return SparseRows(used, sums.astype(dtype, copy=False), shape, coalesced=True)  # type: ignore[return-value]
+    into: Array = backend.xp(values).zeros(shape, dtype)
+    into[used] = sums.astype(dtype, copy=False)
+    return into
 
 
 def _without(rows: Array, values: Array, row: int) -> tuple[Array, Array]:

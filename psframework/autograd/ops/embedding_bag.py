@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,10 +39,6 @@ class _Bags(NamedTuple):
     owners: Array
     sizes: Array
     kept: Array | None
-
-
-# From the gradient of the result to those of the table's rows: ids, and a value for each.
-_Rows: TypeAlias = Callable[[Array], "tuple[Array, Array]"]
 
 
 @guarded("embedding_bag")
@@ -100,22 +96,9 @@ def embedding_bag(
         shorten_rows(weight, bags.ids, max_norm, norm_type)
     if factors is not None:
         return _weighted(bags, weight, factors, scale_grad_by_freq, sparse)
-    out, rows = _maxima(bags, weight._data) if mode == "max" else _sums(bags, weight._data, mode == "mean")
-    out = out.astype(weight.dtype, copy=False)
-    if not recording(weight):
-        return constant(out)
-    shape, dtype = weight.shape, weight.dtype
-
-    def rule(gradient: Array) -> Sequence[Array]:
-        picked, values = rows(backend.widen(gradient))
-        if mode == "max":
-            flat = table_gradient(picked, values, (shape[0] * shape[1],), dtype, False)
-            return (flat.reshape(shape),)
-        if scale_grad_by_freq:
-            values = by_frequency(picked, values, shape[0])
-        return (table_gradient(picked, values, shape, dtype, sparse),)
-
-    return record("embedding_bag", out, rule, (weight,))
+    if mode == "max":
+        return _maxima(bags, weight)
+    return _sums(bags, weight, mode == "mean", scale_grad_by_freq, sparse)
 
 
 def _bags(ids: Array, offsets: Tensor | Array | None, include_last: bool, padding: int | None) -> _Bags:
@@ -159,18 +142,25 @@ def _checked_offsets(offsets: Tensor | Array, length: int, include_last: bool) -
     return starts[:-1] if include_last else starts
 
 
-def _sums(bags: _Bags, table: Array, mean: bool) -> tuple[Array, _Rows]:
-    out = sum_segments(table, bags.ids, bags.sizes)
-    divisor = None
+def _sums(bags: _Bags, weight: Tensor, mean: bool, scale: bool, sparse: bool) -> Tensor:
+    out, divisor = sum_segments(weight._data, bags.ids, bags.sizes), None
     if mean:
         divisor = backend.xp(out).maximum(bags.sizes, 1).reshape(-1, 1).astype(out.dtype)
         out /= divisor
+    out = out.astype(weight.dtype, copy=False)
+    if not recording(weight):
+        return constant(out)
+    shape, dtype = weight.shape, weight.dtype
 
-    def rows(gradient: Array) -> tuple[Array, Array]:
-        gradient = gradient if divisor is None else gradient / divisor
-        return bags.ids, gradient.take(bags.owners, axis=0)
+    def rule(gradient: Array) -> Sequence[Array]:
+        values = backend.widen(gradient)
+        values = values if divisor is None else values / divisor
+        if not scale:
+            return (table_gradient(bags.ids, values, shape, dtype, sparse, picks=bags.owners),)
+        values = by_frequency(bags.ids, values.take(bags.owners, axis=0), shape[0])
+        return (table_gradient(bags.ids, values, shape, dtype, sparse),)
 
-    return out, rows
+    return record("embedding_bag", out, rule, (weight,))
 
 
 def _weighted(bags: _Bags, weight: Tensor, factors: Tensor, scale: bool, sparse: bool) -> Tensor:
@@ -203,22 +193,39 @@ def _weighted(bags: _Bags, weight: Tensor, factors: Tensor, scale: bool, sparse:
     return record("embedding_bag", out, rule, (weight, factors), saved=(weight, factors))
 
 
-def _maxima(bags: _Bags, table: Array) -> tuple[Array, _Rows]:
+def _maxima(bags: _Bags, weight: Tensor) -> Tensor:
     """The maximum of each column over each bag; the first of equal ones gets the gradient."""
-    xp, size = backend.xp(table), table.shape[1]
+    table = weight._data
+    xp, (count, size) = backend.xp(table), table.shape
     (full,) = xp.nonzero(bags.sizes)
     out = xp.zeros((len(bags.sizes), size), table.dtype)
-    if not len(full):
-        return out, lambda gradient: (bags.ids, gradient.reshape(-1)[:0])
+    places = bags.ids[:0]  # in the flat table, of each column of each bag that has ids
+    if len(full):
+        ids = _padded(bags, full)
+        values = table.take(ids, axis=0)
+        best = values.argmax(1)
+        out[full] = xp.take_along_axis(values, best.reshape(len(full), 1, size), axis=1)[:, 0]
+        places = (xp.take_along_axis(ids, best, axis=1) * size + xp.arange(size)).reshape(-1)
+    if not recording(weight):
+        return constant(out)
+    dtype = weight.dtype
+
+    def rule(gradient: Array) -> Sequence[Array]:
+        values = backend.widen(gradient.take(full, axis=0)).reshape(-1)
+        if xp is np:
+            into = np.zeros(count * size, values.dtype)
+            np.add.at(into, places, values)  # quick for one axis, and in order
+            return (into.reshape(count, size).astype(dtype, copy=False),)
+        return (table_gradient(places, values, (count * size,), dtype, False).reshape(count, size),)
+
+    return record("embedding_bag", out, rule, (weight,))
+
+
+def _padded(bags: _Bags, full: Array) -> Array:
+    """(full bags, longest) ids; short bags repeat their first, which does not change a maximum."""
+    xp = backend.xp(full)
     sizes = bags.sizes.take(full)
     starts = xp.cumsum(sizes) - sizes
-    # (full bags, longest): places in `ids`; short bags repeat their first, which does not change a maximum.
     steps = xp.arange(int(sizes.max())).reshape(1, -1)
     places = starts.reshape(-1, 1) + xp.where(steps < sizes.reshape(-1, 1), steps, 0)
-    ids = bags.ids.take(places)
-    values = table.take(ids, axis=0)
-    best = values.argmax(1)
-    out[full] = xp.take_along_axis(values, best.reshape(len(full), 1, size), axis=1).reshape(len(full), size)
-    picked = xp.take_along_axis(ids, best, axis=1) * size + xp.arange(size)
-    flat = picked.reshape(-1)
-    return out, lambda gradient: (flat, gradient.take(full, axis=0).reshape(-1))
+    return bags.ids.take(places)  # type: ignore[no-any-return]

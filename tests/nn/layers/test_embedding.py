@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import psframework.nn.functional as F
 from psframework import optim
 from psframework.autograd import SparseRows, tensor
 from psframework.errors import ArgumentError
@@ -93,3 +94,30 @@ def test_names_and_order_of_arguments_are_torchs() -> None:
         np.testing.assert_allclose(
             mine(IDS).data, other(torch.tensor(IDS)).detach().numpy(), rtol=1e-5, atol=1e-6
         )
+
+
+def test_a_table_that_is_also_used_densely_has_a_dense_gradient() -> None:
+    """Tied weights: the rows of the input's embedding are the output layer's."""
+    grads = []
+    for sparse in (False, True):
+        manual_seed(0)
+        layer = Embedding(5, 3, sparse=sparse)
+        F.cross_entropy(F.linear(layer(IDS[0]), layer.weight), IDS[1]).backward()
+        grads.append(layer.weight.grad)
+    assert type(grads[1]) is np.ndarray
+    np.testing.assert_allclose(grads[1], grads[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.SGD(p, lr=0.1), lambda p: optim.Adagrad(p, lr=0.1)])
+def test_sparse_training_equals_dense_training(make) -> None:
+    tables = []
+    for sparse in (False, True):
+        manual_seed(0)
+        layer = EmbeddingBag(20, 4, sparse=sparse)
+        optimizer, rng = make(layer.parameters()), np.random.default_rng(1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            F.mse_loss(layer(rng.integers(0, 20, (6, 3))), rng.random((6, 4), np.float32)).backward()
+            optimizer.step()
+        tables.append(layer.weight.data)
+    np.testing.assert_allclose(tables[1], tables[0], rtol=1e-6)
