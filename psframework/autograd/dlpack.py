@@ -1,20 +1,11 @@
-"""Tensors over the memory of other libraries' arrays, and theirs over ours (DLPack)."""
+"""Tensors over the memory of other libraries' arrays (DLPack)."""
 
 from __future__ import annotations
 
-import ctypes
-import math
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from psframework import backend
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array
-from psframework.errors import ArgumentError
-
-_CPU, _CUDA, _PINNED = 1, 2, 3  # DLDeviceType
-_BFLOAT = 4  # DLDataTypeCode
 
 
 def from_dlpack(source: Any, requires_grad: bool = False, *, copy: bool | None = None) -> Tensor:
@@ -32,79 +23,5 @@ def from_dlpack(source: Any, requires_grad: bool = False, *, copy: bool | None =
         ArgumentError: no such array, a dtype or device that psframework doesn't have, or `copy=False` and
             the memory is read-only.
     """
-    if isinstance(source, Tensor):
-        source = source._data
-    array = _borrowed(source)
-    backend.dtype_name(array.dtype)
-    read_only = isinstance(array, np.ndarray) and not array.flags.writeable
-    if read_only and copy is False:
-        raise ArgumentError("from_dlpack: this memory is read-only: allow a copy of it, copy=None")
-    return Tensor(array.copy() if copy or read_only else array, requires_grad)
-
-
-def _borrowed(source: Any) -> Array:
-    try:
-        kind, _ = source.__dlpack_device__()
-    except AttributeError as error:
-        raise ArgumentError(
-            f"from_dlpack takes an array with __dlpack__, not {type(source).__name__}"
-        ) from error
-    try:
-        if kind in (_CPU, _PINNED):
-            return _on_host(source)
-        if kind == _CUDA and (cupy := backend.cupy()) is not None:
-            return cast(Array, cupy.from_dlpack(source))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ArgumentError(f"from_dlpack: {type(source).__name__} can't be taken: {error}") from error
-    reason = "CuPy finds no GPU here" if kind == _CUDA else "only CPU and CUDA are supported"
-    raise ArgumentError(f"from_dlpack: the array is on a device of DLPack's type {kind}: {reason}")
-
-
-def _on_host(source: Any) -> Array:
-    try:
-        return np.from_dlpack(source)
-    except (BufferError, RuntimeError):
-        # NumPy knows no bfloat16; its memory is as good as any.
-        array = _bfloat16(source.__dlpack__())
-        if array is None:
-            raise
-        return array
-
-
-class _Tensor(ctypes.Structure):
-    """DLTensor, as dlpack.h has it; an unversioned capsule points to one."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-def _bfloat16(capsule: Any) -> Array | None:
-    """The array in a capsule if it is bfloat16. It is not consumed: it frees the memory when it goes."""
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    found = ctypes.cast(get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
-    if (found.code, found.bits, found.lanes) != (_BFLOAT, 16, 1):
-        return None
-    shape = tuple(found.shape[i] for i in range(found.ndim))
-    if not math.prod(shape):
-        return np.empty(shape, backend.bfloat16)
-    if found.strides:
-        strides = tuple(2 * found.strides[i] for i in range(found.ndim))
-    else:  # none are in order
-        strides = tuple(2 * math.prod(shape[i + 1 :]) for i in range(found.ndim))
-    if any(stride < 0 for stride in strides):
-        raise BufferError("negative strides")
-    extent = 2 + sum((length - 1) * stride for length, stride in zip(shape, strides))
-    memory = (ctypes.c_ubyte * extent).from_address(found.data + found.byte_offset)
-    memory.capsule = capsule  # type: ignore[attr-defined]
-    return np.ndarray(shape, backend.bfloat16, memory, 0, strides)
+    array = source._data if isinstance(source, Tensor) else source
+    return Tensor(backend.from_dlpack(array, copy=copy), requires_grad)

@@ -6,14 +6,13 @@ from psframework.backend.arrays import (
     cupy,
     forget_namespace,
     is_array,
-    largest,
     register_namespace,
-    smallest,
     widen,
     xp,
 )
 from psframework.backend.cuda import CudaPlatform
 from psframework.backend.devices import CPU, Device, current_device, device, device_of
+from psframework.backend.dlpack import from_dlpack
 from psframework.backend.dtypes import (
     DType,
     bfloat16,
@@ -52,15 +51,14 @@ __all__ = [
     "follow",
     "forget_namespace",
     "forget_platform",
+    "from_dlpack",
     "fused",
     "is_array",
     "is_floating",
     "is_narrow",
-    "largest",
     "pinned_empty",
     "register_namespace",
     "register_platform",
-    "smallest",
     "stream",
     "to_device",
     "widen",

@@ -79,20 +79,6 @@ def as_array(value: object) -> Array:
     return cast(Array, value) if is_array(value) else np.asarray(value)
 
 
-def largest(array: Array, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
-    """The maximum over axes. CuPy has no `maximum.reduce`, which on NumPy is quicker than `max`."""
-    if type(array) is np.ndarray:
-        return np.asarray(np.maximum.reduce(array, axis, None, None, keepdims))
-    return array.max(axis, None, keepdims)  # type: ignore[no-any-return]
-
-
-def smallest(array: Array, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
-    """The minimum over axes."""
-    if type(array) is np.ndarray:
-        return np.asarray(np.minimum.reduce(array, axis, None, None, keepdims))
-    return array.min(axis, None, keepdims)  # type: ignore[no-any-return]
-
-
 def widen(array: Array) -> Array:
     """float16 and bfloat16 as float32, to compute in; every other array as it is."""
     return array.astype(_FLOAT32) if array.dtype in NARROW else array
@@ -116,9 +102,7 @@ __all__ = [
     "cupy",
     "forget_namespace",
     "is_array",
-    "largest",
     "register_namespace",
-    "smallest",
     "widen",
     "xp",
 ]

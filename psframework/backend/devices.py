@@ -63,7 +63,7 @@ CPU = Device("cpu")
 def current_device() -> Device:
     """Where this task allocates: the innermost `with device:`, else the CPU."""
     scope = scopes.innermost()
-    return _device(scope.kind, scope.index) if scope else CPU
+    return _device(scope.kind, scope.number) if scope else CPU
 
 
 def device(name: str | Device) -> Device:

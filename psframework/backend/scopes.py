@@ -17,7 +17,7 @@ class Scope(NamedTuple):
     """A device or stream that a task entered."""
 
     kind: str
-    index: int
+    number: int
     enter: Enter
     undo: Undo
 

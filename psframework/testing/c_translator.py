@@ -116,7 +116,7 @@ class _Function:
     def _expression(self, node: Any) -> str:
         match node:
             case c_ast.Constant():
-                return node.value.rstrip("uLl") if node.type != "float" else node.value.rstrip("fF")
+                return str(node.value).rstrip("uLl" if node.type != "float" else "fF")
             case c_ast.ID():
                 return str(node.name)
             case c_ast.ArrayRef():

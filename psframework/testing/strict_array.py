@@ -154,8 +154,22 @@ def _operator(name: str, in_place: bool) -> Callable[..., Any]:
     return method
 
 
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
-_BINARY += ("lshift", "rshift", "divmod")
+_BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+    "divmod",
+)
 for _name in _BINARY:
     for _prefix in ("", "r", "i"):
         if hasattr(np.ndarray, f"__{_prefix}{_name}__"):

@@ -24,7 +24,7 @@ def test_what_was_entered_follows_into_another_thread():
     other.start()
     there = other.ident
     other.join()
-    assert scopes.innermost().index == 1
+    assert scopes.innermost().number == 1
     scopes.pop()
     scopes.pop()
     assert scopes.innermost() is None

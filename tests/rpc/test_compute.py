@@ -191,7 +191,7 @@ async def test_the_current_device_comes_along():
     before = threading.current_thread().name
     scopes.push("cuda", 1, enter)
     try:
-        assert str(await compute(lambda: scopes.innermost().index)) == "1"
+        assert str(await compute(lambda: scopes.innermost().number)) == "1"
     finally:
         scopes.pop()
     assert log == [before, "psf-compute", "left", "left"]

@@ -63,10 +63,10 @@ def batch_norm(
     bias = parameter("batch_norm", "bias", bias, x.shape[1:2])
     if 0 < x.size < LIMIT and (kernels := backend.fused(x._data)) is not None:
         known = None if training or running is None else (running.mean, running.var)
-        out, mean, variance = fused.batch_norm(kernels, (x, weight, bias), known, eps)
+        result, *found = fused.batch_norm(kernels, (x, weight, bias), known, eps)
         if training and running is not None:
-            _follow(running, mean[:, None], variance[:, None], x.size // x.shape[1], momentum)
-        return out
+            _follow(running, found[0][:, None], found[1][:, None], x.size // x.shape[1], momentum)
+        return result
     images = inside_out(backend.widen(x._data))
     # One channel a row; the lengths in full, because -1 is undefined for an empty batch.
     rows = images.reshape(len(images), math.prod(images.shape[1:]))

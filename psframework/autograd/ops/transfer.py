@@ -85,7 +85,8 @@ def _dtype(target: Any) -> DType:
     if isinstance(target, str):
         return backend.dtype_from_name(target)
     try:
-        return np.dtype(target)
+        kind: DType = np.dtype(target)
+        return kind
     except TypeError as error:
         raise ArgumentError(f"to takes a device, a dtype or a tensor, not {target!r}") from error
 
