@@ -51,6 +51,8 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.SSP, "staleness=0"),
     (psf.compute, "fn, *args, **kwargs"),
     (psf.tensor, "data, requires_grad=False"),
+    (psf.device, "name"),
+    (psf.from_dlpack, "source, requires_grad=False"),
     (psf.manual_seed, "seed"),
     (psf.current_cluster, ""),
     (psf.Tensor.backward, "self"),
