@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from psframework.backend import scopes
 from psframework.backend.arrays import Array, DType, cupy
-from psframework.backend.kernels import Kernels
 from psframework.backend.pinned import Staging, pieces
 from psframework.backend.streams import Event, Stream
+
+if TYPE_CHECKING:
+    from psframework.backend.kernels import Kernels
 
 STAGED = 1 << 20
 """Bytes from which a copy is worth cutting into pieces: below it CuPy's own staging is as good."""
@@ -207,6 +209,8 @@ class CudaPlatform:
 
     @cached_property
     def _kernels(self) -> Kernels:
+        from psframework.backend.kernels import Kernels  # of no use where there is no GPU
+
         return Kernels(self._cp)
 
     def kernels(self, array: Array) -> Kernels | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from psframework.backend.arrays import Array, DType
-from psframework.backend.kernels import Kernels
 from psframework.backend.streams import HOST_STREAM, Stream
+
+if TYPE_CHECKING:
+    from psframework.backend.kernels import Kernels
 
 
 class Platform(Protocol):

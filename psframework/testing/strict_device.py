@@ -179,7 +179,7 @@ class _Ufunc:
 
     def __getattr__(self, name: str) -> Any:
         if name not in cupy_api.UFUNC_METHODS:
-            return getattr(self._target, name)  # nin, nout
+            return getattr(self._target, name)  # how many arguments it has
 
         def method(*args: Any, **kwargs: Any) -> Any:
             cupy_api.check_ufunc_method(self._target.__name__, name, args, kwargs)
