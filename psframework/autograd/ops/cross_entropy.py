@@ -11,10 +11,9 @@ from psframework import backend
 from psframework.autograd.ops import fused
 from psframework.autograd.ops.labels import (
     check_labels,
-    from_rows,
     in_range,
     target_shape,
-    to_rows,
+    to_table,
     weighted_targets,
 )
 from psframework.autograd.ops.loss import check_reduction, constant_array
@@ -68,7 +67,8 @@ def cross_entropy(
             return fused.cross_entropy(kernels, input, labels, ignore_index, reduction)
         classes = data.shape[1] if data.ndim > 1 else len(data)
         if (
-            weight is None
+            data.ndim == 2
+            and weight is None
             and not label_smoothing
             and not 0 <= ignore_index < classes
             and in_range(labels, classes)
@@ -82,9 +82,11 @@ def cross_entropy(
 
 
 def _plain(input: Tensor, labels: Array, reduction: str) -> Tensor:
-    """Every example counts, and counts alike."""
+    """The usual case, quick for small arrays: (batch, classes), and every example counts alike."""
     data = input._data
-    rows, xp = to_rows(data), backend.xp(data)
+    rows, xp = backend.widen(data), backend.xp(data)
+    if not rows.flags.c_contiguous:
+        rows = xp.ascontiguousarray(rows)
     count, classes = rows.shape
     places = xp.arange(0, count * classes, classes or 1) + labels.reshape(-1).astype(np.intp, copy=False)
     exponentials = rows - rows.max(1, keepdims=True)
@@ -99,7 +101,7 @@ def _plain(input: Tensor, labels: Array, reduction: str) -> Tensor:
         out = out.astype(data.dtype)
     if not recording(input):
         return constant(out)
-    shape, dtype = data.shape, data.dtype
+    dtype = data.dtype
 
     def rule(gradient: Array) -> Sequence[Array | None]:
         g = exponentials / sums
@@ -110,7 +112,7 @@ def _plain(input: Tensor, labels: Array, reduction: str) -> Tensor:
             if reduction == "none"
             else gradient / ((count or 1) if reduction == "mean" else 1)
         )
-        return (g if len(shape) == 2 and g.dtype == dtype else from_rows(g, shape, dtype),)
+        return (g if g.dtype == dtype else g.astype(dtype),)
 
     return record("cross_entropy", out, rule, (input,))
 
@@ -125,39 +127,43 @@ def _of_classes(
 ) -> Tensor:
     """Some examples may not count, classes may have weights, and targets may be spread over all classes."""
     data = input._data
-    rows, xp = to_rows(data), backend.xp(data)
-    targets = weighted_targets("cross_entropy", labels, rows, weight, ignore_index)
-    shifted, exponentials, sums = _exponentials(rows)
-    log_sums = xp.log(sums.reshape(-1))
+    table, xp = to_table(data), backend.xp(data)
+    targets = weighted_targets("cross_entropy", labels, table, weight, ignore_index)
     # The loss of an example is the sum over classes of q * (log(sum) - x); q has a part at the target,
     # `hard`, and one that all examples have alike, `spread`.
-    hard = targets.weights * (1 - smoothing)
-    losses = hard * (log_sums - shifted.reshape(-1)[targets.places])
-    mass, spread = hard, None
+    hard = mass = targets.weights * (1 - smoothing)
+    exponentials = table - _largest(table)
+    losses, spread = -hard * exponentials.reshape(-1)[targets.positions], None
     if smoothing:
-        by_class = constant_array("cross_entropy", "weight", weight, rows.dtype)
-        spread = (xp.ones(rows.shape[1], rows.dtype) if by_class is None else by_class) * (
-            smoothing / rows.shape[1]
-        )
-        whole = xp.add.reduce(spread)
-        losses = losses + (whole * log_sums - shifted @ spread)
-        mass = hard + whole * targets.valid
-    losses = xp.where(targets.valid, losses, 0)
-    out = _reduced(losses, target_shape(data), reduction, targets.total)
-    out = backend.as_array(out).astype(data.dtype, copy=False)
+        spread = _spread(weight, table, smoothing)
+        losses -= xp.matmul(spread, exponentials)
+        mass = hard + xp.add.reduce(spread)
+    xp.exp(exponentials, out=exponentials)
+    sums = xp.add.reduce(exponentials, 1)
+    losses = xp.where(targets.valid, losses + mass * xp.log(sums), 0)
+    out = _reduced(losses, data, reduction, targets.total)
     if not recording(input):
         return constant(out)
     shape, dtype, divisor = data.shape, data.dtype, targets.divisor if reduction == "mean" else 1
 
     def rule(gradient: Array) -> Sequence[Array | None]:
-        g = exponentials * (mass.reshape(-1, 1) / sums)
+        g = exponentials * xp.expand_dims(mass / sums, 1)
         if spread is not None:
-            g -= targets.valid.reshape(-1, 1) * spread
-        g.reshape(-1)[targets.places] -= hard
-        g *= backend.widen(gradient.reshape(-1, 1) if reduction == "none" else gradient) / divisor
-        return (from_rows(g, shape, dtype),)
+            g -= spread.reshape(-1, 1)
+        g.reshape(-1)[targets.positions] -= hard
+        factor = gradient.reshape(hard.shape) if reduction == "none" else gradient
+        g *= xp.expand_dims(backend.widen(factor) / divisor * targets.valid, 1)
+        return (g.reshape(shape).astype(dtype, copy=False),)
 
     return record("cross_entropy", out, rule, (input,))
+
+
+def _spread(weight: Tensor | Array | None, table: Array, smoothing: float) -> Array:
+    """What smoothing gives to each class, of every example."""
+    classes = table.shape[1]
+    by_class = constant_array("cross_entropy", "weight", weight, table.dtype)
+    factors = backend.xp(table).ones(classes, table.dtype) if by_class is None else by_class
+    return factors * (smoothing / classes)  # type: ignore[no-any-return]
 
 
 def _of_probabilities(
@@ -177,48 +183,45 @@ def _of_probabilities(
         )
     if ignore_index >= 0:
         raise ArgumentError("cross_entropy: ignore_index goes with targets of integers, not probabilities")
-    rows, chances, xp = to_rows(data), to_rows(target._data), backend.xp(data)
-    shifted, exponentials, sums = _exponentials(rows)
-    by_class = constant_array("cross_entropy", "weight", weight, rows.dtype)
-    factor: Any = 1.0 if by_class is None else by_class
-    q = (chances * (1 - smoothing) + smoothing / rows.shape[1]) * factor
+    table, xp = to_table(data), backend.xp(data)
+    shifted = table - _largest(table)
+    exponentials = xp.exp(shifted)
+    sums = xp.add.reduce(exponentials, 1, keepdims=True)
+    by_class = constant_array("cross_entropy", "weight", weight, table.dtype)
+    factor: Any = 1.0 if by_class is None else by_class.reshape(-1, 1)
+    q = (to_table(target._data) * (1 - smoothing) + smoothing / table.shape[1]) * factor
     surprise = xp.log(sums) - shifted
     losses = xp.add.reduce(q * surprise, 1)
-    out = _reduced(losses, target_shape(data), reduction, len(rows) or np.nan)
-    out = backend.as_array(out).astype(data.dtype, copy=False)
+    out = _reduced(losses, data, reduction, losses.size or np.nan)
     if not recording(input, target):
         return constant(out)
-    shape, kinds, count = (
-        data.shape,
-        (data.dtype, target.dtype),
-        (len(rows) or 1) if reduction == "mean" else 1,
-    )
+    shape, kinds, count = data.shape, (data.dtype, target.dtype), losses.size or 1
     needs = input._requires_grad, target._requires_grad
 
     def rule(gradient: Array) -> Sequence[Array | None]:
-        g = (gradient.reshape(-1, 1) if reduction == "none" else gradient).astype(rows.dtype) / count
+        g = backend.widen(gradient) if reduction != "mean" else backend.widen(gradient) / count
+        g = g.reshape(len(table), 1, -1) if reduction == "none" else g
         into_input = into_target = None
         if needs[0]:
             mass = xp.add.reduce(q, 1, keepdims=True)
-            into_input = from_rows((exponentials * (mass / sums) - q) * g, shape, kinds[0])
+            into_input = ((exponentials * (mass / sums) - q) * g).reshape(shape).astype(kinds[0], copy=False)
         if needs[1]:
-            into_target = from_rows(surprise * ((1 - smoothing) * factor) * g, shape, kinds[1])
+            into_target = surprise * ((1 - smoothing) * factor) * g
+            into_target = into_target.reshape(shape).astype(kinds[1], copy=False)
         return into_input, into_target
 
     return record("cross_entropy", out, rule, (input, target))
 
 
-def _exponentials(rows: Array) -> tuple[Array, Array, Array]:
-    """The rows minus their maximum, the exponentials of that, and their sums."""
-    xp = backend.xp(rows)
-    shifted = rows - rows.max(1, keepdims=True)
-    exponentials = xp.exp(shifted)
-    return shifted, exponentials, xp.add.reduce(exponentials, 1, keepdims=True)
+def _largest(table: Array) -> Array:
+    """The largest logit of each example: without it exponentials would overflow."""
+    return table.max(1, keepdims=True)  # type: ignore[no-any-return]
 
 
-def _reduced(losses: Array, shape: tuple[int, ...], reduction: str, total: Any) -> Any:
-    if reduction == "none":
-        return losses.reshape(shape)
-    out = backend.xp(losses).add.reduce(losses)
-    with np.errstate(invalid="ignore"):  # nothing counts: the mean of nothing is nan
-        return out / total if reduction == "mean" else out
+def _reduced(losses: Array, data: Array, reduction: str, total: Any) -> Array:
+    """Losses (batch, places) as the caller gets them, in the dtype of the logits."""
+    out: Any = losses.reshape(target_shape(data)) if reduction == "none" else backend.xp(losses).sum(losses)
+    if reduction == "mean":
+        with np.errstate(invalid="ignore"):  # nothing counts: the mean of nothing is nan
+            out = out / total
+    return backend.as_array(out).astype(data.dtype, copy=False)

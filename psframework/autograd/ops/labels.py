@@ -1,7 +1,8 @@
-"""Integer targets of classification: checked, and as places in a table of one row an example."""
+"""Integer targets of classification: checked, and as positions in the table of logits."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +15,16 @@ from psframework.errors import ArgumentError
 
 
 class Targets(NamedTuple):
-    """Targets of `count` examples.
+    """Targets of a table (batch, classes, places), each of shape (batch, places).
 
     Attributes:
-        places: (count,) position of each target in the flat table of (count, classes); that of class 0 if
-            the example is ignored.
-        weights: (count,) weight of each example, 0 if ignored.
+        positions: of each target in the flat table; that of class 0 if the example is ignored.
+        weights: of each example, 0 if ignored.
         total: sum of the weights, an array without axes.
-        valid: (count,) whether the example counts.
+        valid: whether the example counts.
     """
 
-    places: Array
+    positions: Array
     weights: Array
     total: Array
     valid: Array
@@ -32,27 +32,16 @@ class Targets(NamedTuple):
     @property
     def divisor(self) -> Any:
         """What gradients are divided by for the mean: where nothing counts they stay zeros."""
-        return backend.xp(self.places).where(self.total == 0, 1, self.total)
+        return backend.xp(self.positions).where(self.total == 0, 1, self.total)
 
 
-def to_rows(data: Array) -> Array:
-    """(classes,) or (batch, classes, ...) as a contiguous table of one row an example, not in 16 bits."""
-    xp = backend.xp(data)
+def to_table(data: Array) -> Array:
+    """(classes,) or (batch, classes, ...) as (batch, classes, places), contiguous and not in 16 bits."""
     if data.ndim == 1:
-        data = data.reshape(1, -1)
-    elif data.ndim > 2:
-        data = xp.moveaxis(data, 1, -1).reshape(-1, data.shape[1])
-    data = backend.widen(data)
-    return data if data.flags.c_contiguous else xp.ascontiguousarray(data)
-
-
-def from_rows(rows: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """The opposite of `to_rows`."""
-    if len(shape) > 2:
-        rows = backend.xp(rows).moveaxis(rows.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
-    elif len(shape) == 1:
-        rows = rows.reshape(shape)
-    return rows if rows.dtype == dtype else rows.astype(dtype)
+        table = data.reshape(1, -1, 1)
+    else:
+        table = data.reshape(*data.shape[:2], math.prod(data.shape[2:]))
+    return backend.xp(data).ascontiguousarray(backend.widen(table))  # type: ignore[no-any-return]
 
 
 def target_shape(data: Array) -> tuple[int, ...]:
@@ -81,32 +70,33 @@ def in_range(labels: Array, classes: int) -> bool:
 
 
 def weighted_targets(
-    name: str, labels: Array, rows: Array, weight: Tensor | Array | None, ignore_index: int
+    name: str, labels: Array, table: Array, weight: Tensor | Array | None, ignore_index: int
 ) -> Targets:
     """Targets of which some may be ignored and which may be weighted by class.
 
     Args:
         name: of the loss.
-        labels: integers, as many as `rows` has rows.
-        rows: (count, classes).
+        labels: integers, one for each example of the table.
+        table: (batch, classes, places).
         weight: (classes,), a constant; or None.
         ignore_index: a label whose examples do not count.
     """
-    (count, classes), xp = rows.shape, backend.xp(rows)
-    flat = labels.reshape(-1).astype(np.intp, copy=False)
-    valid = flat != ignore_index
-    flat = xp.where(valid, flat, 0)
-    if (count and not classes) or not in_range(flat, classes):
+    (count, classes, places), xp = table.shape, backend.xp(table)
+    labels = labels.reshape(count, places).astype(np.intp, copy=False)
+    valid = labels != ignore_index
+    labels = xp.where(valid, labels, 0)
+    if (labels.size and not classes) or not in_range(labels, classes):
         raise ArgumentError(
-            f"{name}: targets from {flat.min()} to {flat.max()} for {classes} classes: "
+            f"{name}: targets from {labels.min()} to {labels.max()} for {classes} classes: "
             f"they must be in [0, {classes}), or {ignore_index} (ignore_index)"
         )
-    by_class = constant_array(name, "weight", weight, rows.dtype)
+    by_class = constant_array(name, "weight", weight, table.dtype)
     if by_class is None:
-        weights = valid.astype(rows.dtype)
+        weights = valid.astype(table.dtype)
     elif by_class.shape != (classes,):
         raise ArgumentError(f"{name}: weight {by_class.shape} for {classes} classes: one weight for each")
     else:
-        weights = by_class[flat] * valid
-    places = xp.arange(0, count * classes, classes) + flat if count else flat
-    return Targets(places, weights, xp.add.reduce(weights, None), valid)
+        weights = by_class[labels] * valid
+    positions = labels * places + xp.arange(places)
+    positions += xp.arange(count).reshape(-1, 1) * (classes * places)
+    return Targets(positions, weights, xp.add.reduce(weights, None), valid)

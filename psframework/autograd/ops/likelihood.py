@@ -93,16 +93,17 @@ def binary_cross_entropy_with_logits(
     factors, positive = _factors(name, "weight", weight, x), _factors(name, "pos_weight", pos_weight, x)
     # -log(sigmoid(x)) is log(1 + exp(-x)) = max(-x, 0) + log1p(exp(-|x|)), which cannot overflow.
     small = xp.exp(-abs(x))
-    missed = xp.maximum(-x, 0) + xp.log1p(small)
-    share = 1 if positive is None else 1 + (positive - 1) * t
-    losses = _weighted((1 - t) * x + share * missed, factors)
+    missed = xp.log1p(small) + xp.maximum(-x, 0)
+    share = None if positive is None else 1 + (positive - 1) * t
+    losses = _weighted((1 - t) * x + (missed if share is None else share * missed), factors)
     needs = input._requires_grad, target._requires_grad
 
     def derivatives(gradient: Array) -> tuple[Array | None, Array | None]:
         g = _weighted(gradient, factors)
         into_x = into_t = None
         if needs[0]:
-            into_x = g * ((1 - t) - share * (xp.where(x >= 0, small, 1) / (1 + small)))
+            missing = xp.where(x >= 0, small, 1) / (1 + small)  # 1 - sigmoid(x)
+            into_x = g * (1 - t - (missing if share is None else share * missing))
         if needs[1]:
             into_t = g * -x if positive is None else g * ((positive - 1) * missed - x)
         return into_x, into_t

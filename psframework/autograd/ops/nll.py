@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.ops.labels import check_labels, from_rows, target_shape, to_rows, weighted_targets
+from psframework.autograd.ops.labels import check_labels, target_shape, to_table, weighted_targets
 from psframework.autograd.ops.loss import check_reduction
 from psframework.autograd.record import as_tensor, constant, guarded, record, recording
 from psframework.autograd.tensor import Tensor
@@ -38,24 +39,24 @@ def nll_loss(
     labels: Array = target._data if isinstance(target, Tensor) else target
     data = input._data
     check_labels("nll_loss", data, labels)
-    rows, xp = to_rows(data), backend.xp(data)
-    targets = weighted_targets("nll_loss", labels, rows, weight, ignore_index)
-    weights = targets.weights
-    losses = xp.where(targets.valid, -rows.reshape(-1)[targets.places] * weights, 0)
-    out = losses.reshape(target_shape(data)) if reduction == "none" else xp.add.reduce(losses)
+    table, xp = to_table(data), backend.xp(data)
+    targets = weighted_targets("nll_loss", labels, table, weight, ignore_index)
+    positions, weights = targets.positions, targets.weights
+    losses = xp.where(targets.valid, -table.reshape(-1)[positions] * weights, 0)
+    out = losses.reshape(target_shape(data)) if reduction == "none" else xp.add.reduce(losses, None)
     if reduction == "mean":
         with np.errstate(invalid="ignore"):  # nothing counts: the mean of nothing is nan
             out = out / targets.total
     out = backend.as_array(out).astype(data.dtype, copy=False)
     if not recording(input):
         return constant(out)
-    shape, table, dtype = data.shape, rows.shape, data.dtype
-    wide, divisor = rows.dtype, targets.divisor if reduction == "mean" else 1
+    shape, dtype, wide = data.shape, data.dtype, table.dtype
+    divisor = targets.divisor if reduction == "mean" else 1
 
     def rule(gradient: Array) -> Sequence[Array]:
-        g = (gradient.reshape(-1) if reduction == "none" else gradient).astype(wide) / divisor
-        into = xp.zeros(table, wide)
-        into.reshape(-1)[targets.places] = -weights * g
-        return (from_rows(into, shape, dtype),)
+        factor = gradient.reshape(weights.shape) if reduction == "none" else gradient
+        into = xp.zeros(math.prod(shape), wide)
+        into[positions] = -weights * (factor.astype(wide) / divisor)
+        return (into.reshape(shape).astype(dtype, copy=False),)
 
     return record("nll_loss", out, rule, (input,))
