@@ -111,7 +111,7 @@ class Sweep:
         if lengths is None:
             return None
         counts = np.asarray(backend.asnumpy(lengths._data if isinstance(lengths, Tensor) else lengths))
-        if counts.shape != (self.batch,) or counts.dtype.kind not in "iu":
+        if counts.shape != (self.batch,) or (counts.size and counts.dtype.kind not in "iu"):
             raise ArgumentError(
                 f"{self.name}: lengths must be {self.batch} integers, one a sequence, "
                 f"not {counts.dtype} of shape {counts.shape}"
@@ -221,12 +221,13 @@ class Sweep:
         flat_inner = [gate.reshape(rows) for gate in inner]
         flat_outer = flat_inner if outer is inner else [gate.reshape(rows) for gate in outer]
         x, w_ih, w_hh, b_ih, b_hh, *_ = [dtype is not None for dtype in self._wanted]
+        into_b_ih = self._into_bias(flat_inner) if b_ih or (b_hh and outer is inner) else None
         found = [
             self._into_input(flat_inner) if x else None,
             self._into_weight(flat_inner, self.x) if w_ih else None,
             self._into_weight(flat_outer, self.befores(hs).reshape(rows)) if w_hh else None,
-            self._into_bias(flat_inner) if b_ih else None,
-            self._into_bias(flat_outer) if b_hh else None,
+            into_b_ih,
+            into_b_ih if outer is inner else self._into_bias(flat_outer) if b_hh else None,
             *states,
         ]
         return [
@@ -241,13 +242,14 @@ class Sweep:
         return total.reshape(self.steps, self.batch, total.shape[1])
 
     def _into_weight(self, gates: Sequence[Array], rows: Array) -> Array:
-        total = self.xp.empty((self.gates, self.hidden, rows.shape[1]), self.wide)
-        for k, gate in enumerate(gates):
-            self.xp.matmul(gate.T, rows, out=total[k])
-        return cast(Array, total.reshape(self.gates * self.hidden, rows.shape[1]))
+        # Of its own, not a view: then it becomes the weight's gradient without a copy.
+        total = self.xp.empty((self.gates * self.hidden, rows.shape[1]), self.wide)
+        for gate, part in zip(gates, total.reshape(self.gates, self.hidden, rows.shape[1])):
+            self.xp.matmul(gate.T, rows, out=part)
+        return cast(Array, total)
 
     def _into_bias(self, gates: Sequence[Array]) -> Array:
-        total = self.xp.empty((self.gates, self.hidden), self.wide)
-        for k, gate in enumerate(gates):
-            gate.sum(axis=0, out=total[k])
-        return cast(Array, total.reshape(-1))
+        total = self.xp.empty(self.gates * self.hidden, self.wide)
+        for gate, part in zip(gates, total.reshape(self.gates, self.hidden)):
+            gate.sum(axis=0, out=part)
+        return cast(Array, total)

@@ -5,6 +5,9 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from psframework.autograd import Tensor, tensor
 from psframework.autograd.ops.attention import attention_with_weights, scaled_dot_product_attention
@@ -153,3 +156,21 @@ def test_misuse_is_refused(change: dict[str, object], message: str) -> None:
     arguments = dict(zip(["query", "key", "value"], operands())) | change
     with pytest.raises(ArgumentError, match="^scaled_dot_product_attention: .*" + re.escape(message)):
         scaled_dot_product_attention(**arguments)  # type: ignore[arg-type]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch=hnp.mutually_broadcastable_shapes(num_shapes=4, max_dims=2, max_side=3),
+    sizes=st.tuples(*[st.integers(0, 3)] * 4),
+    causal=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_any_shapes(batch: hnp.BroadcastableShapes, sizes: tuple[int, ...], causal: bool, seed: int) -> None:
+    (queries, keys, width, features), (first, second, third, fourth) = sizes, batch.input_shapes
+    rng = np.random.default_rng(seed)
+    q, k = rng.standard_normal((*first, queries, width)), rng.standard_normal((*second, keys, width))
+    v, allowed = rng.standard_normal((*third, keys, features)), rng.random((*fourth, queries, keys)) < 0.7
+    out = scaled_dot_product_attention(q, k, v, allowed, is_causal=causal, scale=0.8).data
+    scores = np.exp(q @ k.swapaxes(-1, -2) * 0.8) * (np.tril(allowed) if causal else allowed)
+    total = scores.sum(-1, keepdims=True)
+    np.testing.assert_allclose(out, scores / np.where(total, total, 1) @ v, atol=1e-12)

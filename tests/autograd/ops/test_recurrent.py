@@ -5,6 +5,8 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from psframework.autograd import Tensor, tensor
 from psframework.autograd.ops.gru import gru
@@ -68,6 +70,7 @@ def test_padding_may_hold_anything(name: str) -> None:
 def test_only_wanted_gradients_are_computed(name: str) -> None:
     op, inputs = OPS[name][0], operands(name)
     op(*inputs)[0].sum().backward()
+    assert not np.shares_memory(inputs[3].grad, inputs[4].grad)  # equal for some kinds, yet two arrays
     for i, leaf in enumerate(inputs):
         alone = [t if i == k else t.detach() for k, t in enumerate(inputs)]
         wanted, leaf.grad = leaf.grad, None
@@ -143,3 +146,27 @@ def test_misuse_is_refused(change: dict[str, object], message: str) -> None:
     names = ["input", "weight_ih", "weight_hh", "bias_ih", "bias_hh"]
     with pytest.raises(ArgumentError, match="^gru: .*" + re.escape(message)):
         gru(**(dict(zip(names, operands("gru"))) | change))  # type: ignore[arg-type]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(list(OPS)),
+    sizes=st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 3), st.integers(1, 4)),
+    reverse=st.booleans(),
+    data=st.data(),
+)
+def test_any_shapes_and_lengths(
+    name: str, sizes: tuple[int, ...], reverse: bool, data: st.DataObject
+) -> None:
+    """Each sequence of a padded batch is what it is alone."""
+    (steps, batch, features, hidden), (op, gates) = sizes, OPS[name]
+    lengths = data.draw(st.lists(st.integers(0, steps), min_size=batch, max_size=batch))
+    weights = [draw(gates * hidden, features), draw(gates * hidden, hidden)]
+    x = draw(steps, batch, features)
+    out, *ends = op(x, *weights, reverse=reverse, lengths=lengths)
+    assert out.shape == (steps, batch, hidden) and {end.shape for end in ends} == {(batch, hidden)}
+    for b, length in enumerate(lengths):
+        alone, *lasts = op(x[:length, b : b + 1], *weights, reverse=reverse)
+        np.testing.assert_allclose(out.data[:length, b], alone.data[:, 0], atol=1e-13)
+        for end, last in zip(ends, lasts, strict=True):
+            np.testing.assert_allclose(end.data[b], last.data[0], atol=1e-13)
