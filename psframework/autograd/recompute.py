@@ -17,7 +17,7 @@ from psframework.autograd.node import Node, next_order
 from psframework.autograd.record import record_results, versions_of
 from psframework.autograd.tensor import Tensor
 from psframework.autograd.watch import observing
-from psframework.backend import Array
+from psframework.backend import Array, follow
 from psframework.errors import AutogradError
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def _rule(context: Context, draws: Draws, function: Callable[[], Any]) -> Callab
         edges: tuple[Key, ...], likes: list[Any], gradients: tuple[Array | None, ...]
     ) -> list[Gradient | None]:
         floor = next_order()
-        results = _made_after(floor, context.copy().run(again))
+        results = _made_after(floor, context.copy().run(follow, again))
         if _likes(results) != likes:
             raise AutogradError(
                 f"recompute: the function gave {_words(likes)} at first and {_words(_likes(results))} when "

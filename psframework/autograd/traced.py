@@ -233,6 +233,8 @@ class Traced:
 
     def __repr__(self) -> str:
         text = repr(self._data).replace("array(", "tensor(", 1)
+        if type(self._data) is not _ndarray:
+            text = f"{text[:-1]}, device={backend.device_of(self._data)})"
         if self._node is not None:
             return f"{text[:-1]}, node={self._node.name})"
         return f"{text[:-1]}, requires_grad=True)" if self._requires_grad else text

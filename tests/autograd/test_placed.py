@@ -13,6 +13,7 @@ def test_where_a_tensor_is():
         there = x.to(device.device)
         assert x.device == psf.device("cpu") and there.device == psf.device("placed-0")
         assert there.cpu().device == backend.CPU and there.cpu().tolist() == [1, 2]
+        assert repr(there) == "tensor([1., 2.], device=placed-0)" and repr(x) == "tensor([1., 2.])"
 
 
 def test_a_tensor_is_made_where_the_task_allocates():
