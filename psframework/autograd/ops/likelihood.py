@@ -92,8 +92,8 @@ def binary_cross_entropy_with_logits(
     xp = backend.xp(x)
     factors, positive = _factors(name, "weight", weight, x), _factors(name, "pos_weight", pos_weight, x)
     # -log(sigmoid(x)) is log(1 + exp(-x)) = max(-x, 0) + log1p(exp(-|x|)), which cannot overflow.
-    small = xp.exp(-abs(x))
-    missed = xp.log1p(small) + xp.maximum(-x, 0)
+    missed = xp.log1p(xp.exp(-abs(x)))
+    missed += xp.maximum(-x, 0)
     share = None if positive is None else 1 + (positive - 1) * t
     losses = _weighted((1 - t) * x + (missed if share is None else share * missed), factors)
     needs = input._requires_grad, target._requires_grad
@@ -102,7 +102,8 @@ def binary_cross_entropy_with_logits(
         g = _weighted(gradient, factors)
         into_x = into_t = None
         if needs[0]:
-            missing = xp.where(x >= 0, small, 1) / (1 + small)  # 1 - sigmoid(x)
+            with np.errstate(over="ignore"):  # 1 / inf is 0
+                missing = 1 / (1 + xp.exp(x))  # 1 - sigmoid(x)
             into_x = g * (1 - t - (missing if share is None else share * missing))
         if needs[1]:
             into_t = g * -x if positive is None else g * ((positive - 1) * missed - x)

@@ -93,7 +93,12 @@ def _huber(delta: float, factor: float) -> tuple[Callable[[Array], Array], Calla
 
     def loss(d: Array) -> Array:
         near = backend.xp(d).clip(d, -delta, delta)
-        return near * (d - near * 0.5) * factor  # type: ignore[no-any-return]
+        out = near * -0.5
+        out += d
+        out *= near  # near * (d - near / 2)
+        if factor != 1:
+            out *= factor
+        return out  # type: ignore[no-any-return]
 
     return loss, lambda d, g: backend.xp(d).clip(d, -delta, delta) * (g * factor)
 
