@@ -6,7 +6,7 @@ Along an axis of n elements window i of m goes from `floor(i * n / m)` to `ceil(
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -115,11 +115,11 @@ def _averaging(n: int, m: int) -> Array:
     """(m, n): row i averages the elements of window i."""
     starts, ends = _bounds(n, m)
     within = (np.arange(n) >= starts[:, None]) & (np.arange(n) < ends[:, None])
-    return within / (ends - starts)[:, None]
+    return cast(Array, within / (ends - starts)[:, None])
 
 
 def _elements(n: int, m: int) -> Array:
     """(m, longest window): the elements of each window, the last one repeated where it is shorter."""
     starts, ends = _bounds(n, m)
     longest = np.arange((ends - starts).max())
-    return np.minimum(starts[:, None] + longest, ends[:, None] - 1)
+    return cast(Array, np.minimum(starts[:, None] + longest, ends[:, None] - 1))

@@ -123,7 +123,7 @@ def _rule(
     centred, scale, factor, training = saved
     needs = x._requires_grad, needs_grad(weight), needs_grad(bias)
     kinds = x.dtype, None if weight is None else weight.dtype, None if bias is None else bias.dtype
-    shape = (*x.shape[1:], x.shape[0])
+    shape = (*x.shape[1:], len(x._data))
 
     def rule(gradient: Array) -> Sequence[Array | None]:
         g = inside_out(backend.widen(gradient)).reshape(centred.shape)
@@ -133,7 +133,7 @@ def _rule(
         if needs[0]:
             into = backend.xp(g).multiply(g, factor, out=product)
             if training:
-                share = factor / g.shape[1]
+                share = factor / centred.shape[1]
                 back = centred * (share * scale * along[:, None])
                 back += share * total[:, None]
                 into -= back

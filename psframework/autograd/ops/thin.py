@@ -7,8 +7,6 @@ where there are none of these kernels cutting costs next to nothing.
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from psframework.backend import Array
@@ -23,7 +21,7 @@ def wide_product(left: Array, right: Array) -> Array:
     (rows, inner), length = left.shape, right.shape[1]
     part = SMALL // max(rows * inner, 1)
     if rows > ROWS or rows * inner > WEIGHTS or length <= part or type(left) is not np.ndarray:
-        return cast(Array, left @ right)
+        return left @ right
     out = np.empty((rows, length), np.result_type(left, right))
     for start in range(0, length, part):
         here = slice(start, start + part)
@@ -40,6 +38,6 @@ def long_product(left: Array, right: Array) -> Array:
         for start in range(part, length, part):
             here = slice(start, start + part)
             total += left[:, here] @ right[:, here].T
-        return cast(Array, total)
+        return total
     # The larger one first: its rows are what BLAS cuts its work by.
-    return cast(Array, (right @ left.T).T if columns > rows else left @ right.T)
+    return (right @ left.T).T if columns > rows else left @ right.T

@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from psframework import backend
 from psframework.backend import Array
@@ -130,6 +130,7 @@ def fold(columns: Array, shape: tuple[int, ...], windows: Windows, counts: tuple
     channels, *lengths, count = shape
     into = backend.xp(columns).zeros((channels, *windows.padded(lengths), count), columns.dtype)
     parts = columns.reshape(channels, *windows.kernel, *counts, count)
+    everything: Any = slice(None)
     for place, index in windows.places(counts):
-        into[index] += parts[(slice(None), *place)]
+        into[index] += parts[(everything, *place)]
     return cast(Array, into[windows.inner(lengths)])

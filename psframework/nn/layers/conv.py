@@ -89,7 +89,8 @@ class _Conv(Module):
 
     def forward(self, x: Tensor | Array) -> Tensor:
         """Applies the layer."""
-        op, padding = (F.conv1d, F.conv2d)[self._axes - 1], self.padding
+        op = (F.conv1d, F.conv2d)[self._axes - 1]
+        padding: Sizes | str = self.padding
         if self.padding_mode != "zeros":
             x, padding = pad(x, self._border(x.ndim), self.padding_mode), 0
         return op(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
