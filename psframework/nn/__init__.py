@@ -58,7 +58,8 @@ from psframework.nn.layers.positional import (
     RotaryEmbedding,
     SinusoidalPositionalEncoding,
 )
-from psframework.nn.layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from psframework.nn.layers.recurrent import GRU, LSTM, RNN
+from psframework.nn.layers.recurrent_cell import GRUCell, LSTMCell, RNNCell
 from psframework.nn.layers.transformer import (
     TransformerDecoder,
     TransformerDecoderLayer,

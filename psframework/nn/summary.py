@@ -13,7 +13,8 @@ from psframework.nn.layers.attention import MultiheadAttention
 from psframework.nn.layers.conv import Conv1d, Conv2d
 from psframework.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d
 from psframework.nn.layers.linear import Linear
-from psframework.nn.layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from psframework.nn.layers.recurrent import GRU, LSTM, RNN
+from psframework.nn.layers.recurrent_cell import GRUCell, LSTMCell, RNNCell
 from psframework.nn.module import Module
 
 # Layers that multiply each place of their input by all their matrices.
