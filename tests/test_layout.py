@@ -25,6 +25,7 @@ PURE = [
     "wire/lanes.py",
     "rpc/deadline.py",
     "rpc/session.py",
+    "rpc/journey.py",
     "membership/lease.py",
     "membership/view.py",
     "membership/store.py",
