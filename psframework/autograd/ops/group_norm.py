@@ -119,7 +119,7 @@ def _rule(
     inside, rows = (*x.shape[1:], x.shape[0]), (x.shape[1], math.prod(x.shape[2:]) * x.shape[0])
 
     def rule(gradient: Array) -> Sequence[Array | None]:
-        g = inside_out(backend.widen(gradient))
+        g = backend.xp(gradient).ascontiguousarray(inside_out(backend.widen(gradient)))
         along = g * normal.reshape(inside)
         into_weight = cast_to(row_sums(along.reshape(rows)), cast(Any, kinds[1])) if needs[1] else None
         into_bias = cast_to(row_sums(g.reshape(rows)), cast(Any, kinds[2])) if needs[2] else None
