@@ -3,6 +3,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from psframework.autograd import tensor
 from psframework.autograd.ops.cross_entropy import cross_entropy
@@ -54,6 +56,34 @@ def test_16_bits_are_computed_in_float32(dtype):
 
 def test_large_logits():
     assert cross_entropy(np.array([[1e4, 0.0]], np.float32), np.array([1])).item() == 1e4
+
+
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    smoothing=st.sampled_from([0.0, 0.25]),
+    weighted=st.booleans(),
+    reduction=st.sampled_from(["mean", "sum", "none"]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_shape_against_the_definition(shape, smoothing, weighted, reduction, seed):
+    draw = np.random.default_rng(seed)
+    logits, classes = draw.standard_normal(shape), shape[1]
+    labels = draw.integers(0, classes, [shape[0], *shape[2:]])
+    labels[draw.random(labels.shape) < 0.2] = -100
+    weight = draw.uniform(0.5, 2, classes) if weighted else np.ones(classes)
+    options = {"label_smoothing": smoothing, "weight": weight if weighted else None}
+    chances = np.eye(classes)[np.maximum(labels, 0)] * (1 - smoothing) + smoothing / classes
+    logs = np.moveaxis(log_softmax(logits, 1).data, 1, -1)
+    counts = labels != -100
+    # The weight of an example is that of its class, while smoothing spreads by all classes' weights.
+    losses = -(chances * weight * logs).sum(-1) * counts
+    total = (weight[np.maximum(labels, 0)] * counts).sum()
+    expected = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / total if total else np.nan}
+    found = cross_entropy(logits, labels, reduction=reduction, **options).data
+    np.testing.assert_allclose(found, expected[reduction], rtol=1e-9)
+    if total:
+        gradcheck(lambda x: cross_entropy(x, labels, reduction=reduction, **options), [logits])
 
 
 def test_ignored_examples_do_not_count():

@@ -1,13 +1,16 @@
 """Rows of a table: gradients of repeated rows, dense and sparse; what ids are refused."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 
-from psframework.autograd import SparseRows, tensor
+from psframework.autograd import SparseRows, Tensor, tensor
 from psframework.autograd.ops.embedding import embedding
+from psframework.autograd.ops.embedding_bag import embedding_bag
 from psframework.errors import ArgumentError
+from psframework.testing.strict_device import strict_devices
 
 rng = np.random.default_rng(0)
 TABLE, IDS = rng.standard_normal((6, 3)), np.array([[0, 2, 2], [5, 2, 0]])
@@ -99,3 +102,18 @@ def test_all_options_equal_torchs():
         np.testing.assert_allclose(found.data, expected.detach().numpy(), 1e-9, err_msg=str(chosen))
         dense = ours.grad.to_dense() if chosen["sparse"] else ours.grad
         np.testing.assert_allclose(dense, theirs.grad.numpy(), 1e-9, err_msg=str(chosen))
+
+
+def test_every_option_on_a_device():
+    options = {"max_norm": 1.0, "scale_grad_by_freq": True, "padding_idx": 2}
+    with strict_devices("gpu-0") as [device]:
+        for call in (embedding, partial(embedding_bag, mode="mean")):
+            here, there = tensor(TABLE, True), Tensor(device.to_device(TABLE), True)
+            call(IDS, here, **options).sum().backward()
+            call(device.to_device(IDS), there, **options).sum().backward()
+            np.testing.assert_allclose(device.asnumpy(there.data), here.data)
+            np.testing.assert_allclose(device.asnumpy(there.grad), here.grad)
+        with pytest.raises(ArgumentError, match="id 6 names no row"):
+            embedding(device.to_device(IDS + 1), there)
+        with pytest.raises(ArgumentError, match=r"embedding: operands are on .*\.to\("):
+            embedding(device.to_device(IDS), TABLE)
