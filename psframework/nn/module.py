@@ -38,7 +38,7 @@ class Module:
         """Keeps the constructor's arguments: a pipeline stage or a remote worker makes the module again."""
         self = super().__new__(cls)
         # `_hooks` is set here because an instance's attribute is found faster than a class's.
-        fresh = {"_hooks": None, "_constructor": (args, kwargs)}
+        fresh: dict[str, Any] = {"_hooks": None, "_constructor": (args, kwargs)}
         fresh |= {"_parameters": {}, "_buffers": {}, "_modules": {}}
         self.__dict__.update(fresh, training=True)
         return self

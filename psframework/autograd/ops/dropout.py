@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from psframework import backend
 from psframework.autograd.draws import drawing
 from psframework.autograd.ops.arithmetic import multiply
@@ -60,5 +62,5 @@ def channel_dropout(
     if not training or p == 0:
         return dropout(x, p, rng, training)
     lead = x.ndim - ndims[0] + 1
-    ones = backend.xp(x._data).ones_like(x._data[(..., *(slice(0, 1),) * (x.ndim - lead))])
+    ones = backend.array_like(np.ones(x.shape[:lead] + (1,) * (x.ndim - lead), x.dtype), x._data)
     return multiply(x, dropout(ones, p, rng))
