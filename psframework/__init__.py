@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         ops,
         recompute,
     )
+    from psframework.autograd.create import tensor as tensor
     from psframework.autograd.dlpack import from_dlpack
-    from psframework.autograd.tensor import tensor as tensor
     from psframework.backend import device
     from psframework.cluster.connect import connect
     from psframework.cluster.handle import Cluster, current_cluster

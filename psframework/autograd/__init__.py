@@ -1,10 +1,11 @@
 """Define-by-run differentiation: Tensor, the backward engine, and the operations."""
 
 # First: the operations need the class, and it needs them.
-from psframework.autograd.tensor import Tensor, tensor
+from psframework.autograd.tensor import Tensor
 
 # isort: split
 from psframework.autograd.anomaly import detect_anomaly
+from psframework.autograd.create import tensor
 from psframework.autograd.draw import Drawing, draw
 from psframework.autograd.draws import drawing
 from psframework.autograd.engine import backward, grad

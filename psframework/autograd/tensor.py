@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from psframework import backend
 from psframework.autograd.placed import Placed
-from psframework.backend import Array, Device
-from psframework.errors import ArgumentError
+from psframework.backend import Array
 
 Number: TypeAlias = int | float | bool
 Operand: TypeAlias = "Tensor | Array | Number | np.generic"
@@ -302,6 +300,34 @@ class Tensor(Placed):
         """Repeat along axes of length 1, without copying."""
         return _ops.expand(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
 
+    def moveaxis(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+        """Axes at other places, the others in order."""
+        return _ops.moveaxis(self, source, destination)
+
+    def split(self, indices_or_sections: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+        """Equal parts along `axis`, or the parts between indices."""
+        return _ops.split(self, indices_or_sections, axis)
+
+    def flip(self, axis: Axis = None) -> Tensor:
+        """In reverse order along `axis`."""
+        return _ops.flip(self, axis)
+
+    def roll(self, shift: int | tuple[int, ...], axis: Axis = None) -> Tensor:
+        """Elements moved on along `axis`, those at the end to the front."""
+        return _ops.roll(self, shift, axis)
+
+    def repeat(self, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
+        """Each element several times in a row, as NumPy has it."""
+        return _ops.repeat(self, repeats, axis)
+
+    def masked_fill(self, mask: Tensor | Array, value: Operand) -> Tensor:
+        """`value` where `mask` holds."""
+        return _ops.masked_fill(self, mask, value)
+
+    def gather(self, axis: int, index: Tensor | Array) -> Tensor:
+        """The elements at the indices along `axis`, as torch has it."""
+        return _ops.gather(self, axis, index)
+
     def relu(self) -> Tensor:
         """`max(x, 0)`."""
         return _ops.relu(self)
@@ -326,39 +352,6 @@ class Tensor(Placed):
     def T(self) -> Tensor:
         """The axes in reverse order."""
         return _ops.transpose(self)
-
-
-def tensor(
-    data: Any, requires_grad: bool = False, *, dtype: Any = None, device: str | Device | None = None
-) -> Tensor:
-    """A tensor over a copy of `data`.
-
-    Args:
-        data: an array, a Tensor, a number, or nested lists of numbers. The dtype is kept.
-        requires_grad: whether `backward` gives it a gradient.
-        dtype: convert to this dtype.
-        device: where to; by default arrays of a GPU stay there, and all else goes to the current device
-            (`with psf.device(...):`).
-
-    Raises:
-        ArgumentError: something that no array of numbers can be made of, or no such device.
-        AutogradError: `requires_grad` for a dtype that is not floating.
-    """
-    source = data._data if isinstance(data, Tensor) else data
-    if backend.is_array(source):
-        kind = source.dtype if dtype is None else np.dtype(dtype)
-        array = source.astype(kind.newbyteorder("=") if kind.byteorder == ">" else kind, copy=True, order="C")
-    else:
-        try:
-            array = np.array(source, dtype=dtype)
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"no tensor can be made of {type(data).__name__}: {error}") from error
-    backend.dtype_name(array.dtype)
-    if device is None and type(array) is np.ndarray:
-        device = backend.current_device()
-    if device is not None:
-        array = backend.to_device(array, device)
-    return Tensor(array, requires_grad)
 
 
 # Last, because the operations need the class.
