@@ -66,6 +66,7 @@ from psframework.nn.layers.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from psframework.nn.layers.upsample import Upsample
 from psframework.nn.losses import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -170,6 +171,7 @@ __all__ = [
     "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
+    "Upsample",
     "functional",
     "init",
     "manual_seed",

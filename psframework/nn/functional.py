@@ -45,6 +45,7 @@ from psframework.autograd.ops.gates import (
 )
 from psframework.autograd.ops.gates import glu as _glu
 from psframework.autograd.ops.group_norm import group_norm, instance_norm
+from psframework.autograd.ops.interpolate import interpolate
 from psframework.autograd.ops.layer_norm import layer_norm, rms_norm
 from psframework.autograd.ops.likelihood import (
     binary_cross_entropy,
@@ -97,6 +98,7 @@ __all__ = [
     "hardtanh",
     "huber_loss",
     "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",

@@ -31,6 +31,8 @@ CASES = [
     case("AdaptiveAvgPool2d", (2, None), shape=(2, 2, 3, 4)),
     case("AdaptiveMaxPool1d", 2, shape=(2, 2, 5)),
     case("AdaptiveMaxPool2d", 2, shape=(2, 2, 3, 4)),
+    case("Upsample", shape=(2, 2, 3), scale_factor=2),
+    case("Upsample", shape=(1, 2, 3, 4), size=(6, 2)),
     case("Flatten", shape=(2, 3, 4)),
     case("Flatten", 0, 1, shape=(2, 3, 4)),
 ]

@@ -1,10 +1,11 @@
-"""Pooling with windows of a given size, and of a given number."""
+"""Pooling with windows of a given size, and of a given number; resizing."""
 
 from functools import partial
 
 import numpy as np
 from op_case import Case
 
+import psframework.nn.functional as F
 from psframework.autograd.ops.adaptive import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -54,3 +55,8 @@ for op in (adaptive_avg_pool2d, adaptive_max_pool2d):
     sizes = (1, 2, (3, None), (None, 5))
     CASES += cases(op.__name__, op, image(2, 1, 4, 6), [{"output_size": n} for n in sizes])
     CASES.append(Case(f"{op.__name__}: empty batch", partial(op, output_size=3), [image(0, 2, 4, 4)]))
+CASES += [
+    Case("interpolate", lambda x: F.interpolate(x, scale_factor=2), [image(2, 1, 3, 2)]),
+    Case("interpolate: size", lambda x: F.interpolate(x, (2, 5)), [image(1, 2, 4, 3)]),
+    Case("interpolate: as it was", lambda x: F.interpolate(x, scale_factor=1), [image(1, 2, 4)]),
+]
