@@ -8,7 +8,7 @@ from contextvars import ContextVar, Token
 from pathlib import Path
 from traceback import StackSummary, walk_stack
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from psframework import backend
@@ -18,7 +18,10 @@ from psframework.autograd.watch import observing
 from psframework.backend import Array
 from psframework.errors import AutogradError
 
-_HERE = str(Path(__file__).parent)
+if TYPE_CHECKING:
+    from psframework.autograd.traced import Traced
+
+_HERE = f"{Path(__file__).parent}/"
 
 
 class Detector:
@@ -42,20 +45,34 @@ class Detector:
             return "; its forward ran outside of detect_anomaly()"
         return "; its forward was called here (most recent call last):\n" + "".join(stack.format()).rstrip()
 
-    def check(self, node: Node, gradient: Any, contributions: Any) -> None:
-        """The rule of `node` answered `contributions` to `gradient`.
+    def check(self, node: Node, contributions: Any) -> None:
+        """The rule of `node` answered `contributions`.
 
         Raises:
             AutogradError: one of them holds a NaN.
         """
         for position, contribution in enumerate(contributions):
             if _has_nan(contribution):
-                given = " (the gradient given to it has one already)" if _has_nan(gradient) else ""
                 first = "" if self._first is None else f"\n{self._first}"
                 raise AutogradError(
-                    f"the backward of '{node.name}' made a NaN in the gradient of its input {position}{given}"
+                    f"the backward of '{node.name}' made a NaN in the gradient of its input {position}"
                     f"{self.trace(node)}{first}"
                 )
+
+    def check_given(self, key: Node | Traced, gradient: Any) -> None:
+        """All of the gradient of a node's result, or of a leaf, has come.
+
+        Raises:
+            AutogradError: it holds a NaN. No rule made it, for `check` saw what they answered.
+        """
+        if _has_nan(gradient):
+            owner = (
+                f"'{key.name}'{self.trace(key)}" if isinstance(key, Node) else f"a leaf of shape {key.shape}"
+            )
+            raise AutogradError(
+                "a NaN came with the seed, from a hook, or from adding infinities of both signs, into the "
+                f"gradient of {owner}"
+            )
 
 
 def _is_ours(path: str) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from heapq import heappop, heappush
 from sys import getrefcount
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.anomaly import detector
+from psframework.autograd.anomaly import Detector, detector
+from psframework.autograd.hooks import run_hooks
 from psframework.autograd.node import Node, Parts
 from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array
@@ -27,8 +29,8 @@ _ndarray = np.ndarray
 
 
 def backward(
-    roots: Sequence[Traced],
-    seeds: Sequence[Seed] | None = None,
+    roots: Traced | Sequence[Traced],
+    seeds: Seed | Sequence[Seed] = None,
     *,
     retain_graph: bool = False,
     keep: Iterable[Key] = (),
@@ -36,7 +38,7 @@ def backward(
     """Gradients of all roots together, with respect to every leaf below them. No `grad` is touched.
 
     Args:
-        roots: tensors that require grad.
+        roots: one tensor that requires grad, or several.
         seeds: the gradient of each root, of its shape. None, or an item that is None, means 1, for a root
             of one element.
         retain_graph: keep rules and saved arrays for another backward; else they are freed node by node.
@@ -51,19 +53,27 @@ def backward(
         AutogradError: a root does not require grad, the graph was freed, or a saved array was changed.
     """
     gradients, heap = start(roots, seeds)
-    result = propagate(gradients, heap, retain_graph, frozenset(keep))
+    return _finished(gradients, propagate(gradients, heap, retain_graph, frozenset(keep)))
+
+
+def _finished(gradients: dict[Key, Any], kept: dict[Key, Any]) -> dict[Key, Any]:
+    """`kept`, and what came to the leaves, as their owners may keep it."""
+    watcher = detector()
     leaf: Any
     for leaf in gradients:
-        result[leaf] = _finish(leaf, gradients)
-    return result
+        kept[leaf] = _finish(leaf, gradients)
+        if watcher is not None:
+            watcher.check_given(leaf, kept[leaf])
+    return kept
 
 
 def propagate(
     gradients: dict[Key, Any],
     heap: list[tuple[int, Node]],
     retain_graph: bool,
-    kept: frozenset[Key] = frozenset(),
+    kept: Set[Key] = frozenset(),
     floor: int = 0,
+    only: Set[Key] | None = None,
 ) -> dict[Key, Any]:
     """Run the rules of all nodes reached whose order is above `floor`, the newest first.
 
@@ -74,6 +84,8 @@ def propagate(
         retain_graph: as in `backward`.
         kept: nodes whose gradients are wanted.
         floor: order of the newest node that is not run.
+        only: nodes and leaves that gradients go to; None for all. A kept node that leads to none of them is
+            not run, and not freed.
 
     Returns:
         The gradients of the kept nodes.
@@ -82,34 +94,35 @@ def propagate(
     mine: set[Key] = set()  # sums made here: later contributions are added in place
     narrow: dict[Key, Any] = {}  # sums of 16-bit gradients, kept in float32: what they become in the end
     stop, watcher = -floor, detector()
-    while heap:
-        order, node = heappop(heap)
-        if order >= stop:
-            break
+    while heap and heap[0][0] < stop:
+        node = heappop(heap)[1]
         gradient = gradients.pop(node)
         if narrow and node in narrow:
             gradient = gradient.astype(narrow[node])
-        if node.hooks is not None:
-            gradient = _run_hooks(node.hooks, gradient)
+        if node.hooks or watcher is not None:
+            gradient = _arrived(node, gradient, watcher)
         if kept and node in kept:
             result[node] = gradient
-        rule = node.backward
+        edges = node.edges
+        if only is not None:
+            edges = tuple([edge if edge in only else None for edge in edges])
+            if node in kept and all(edge is None for edge in edges):
+                continue
+        rule: Any = node.backward
         if rule is None:
             raise AutogradError(_FREED.format(node.name))
         for version, count in node.saved:
             if version[0] != count:
                 raise AutogradError(_CHANGED.format(node.name, version[0] - count))
-        edges = node.edges
         try:
             contributions = rule(gradient)
         except Exception as error:
             error.add_note(f"in the backward of '{node.name}'" + (watcher.trace(node) if watcher else ""))
             raise
         if watcher is not None:
-            watcher.check(node, gradient, contributions)
+            watcher.check(node, contributions)
         if not retain_graph:
-            node.backward = None
-            node.edges = node.saved = ()
+            node.backward, node.edges, node.saved = None, (), ()
         for edge, contribution in zip(edges, contributions):
             if edge is None or contribution is None:
                 continue
@@ -126,10 +139,20 @@ def propagate(
                 contribution.add_to(total)
             else:
                 total += contribution
-    for key, dtype in narrow.items():
-        if key in gradients:
-            gradients[key] = gradients[key].astype(dtype)
+        contributions = contribution = total = None  # what has been added is free before the next rule runs
+    gradients.update({key: gradients[key].astype(dtype) for key, dtype in narrow.items() if key in gradients})
     return result
+
+
+def _arrived(node: Node, gradient: Any, watcher: Detector | None) -> Any:
+    """The gradient of a node's result as hooks leave it."""
+    if node.hooks:
+        gradient = run_hooks(node.hooks, gradient, f"'{node.name}'")
+        if isinstance(gradient, SparseRows):
+            gradient = gradient.to_dense()
+    if watcher is not None:
+        watcher.check_given(node, gradient)
+    return gradient
 
 
 def _fitted(contribution: Any, edge: Key) -> Any:
@@ -147,7 +170,7 @@ def _sum(edge: Key, total: Any, contribution: Any, mine: set[Key], narrow: dict[
     if isinstance(contribution, SparseRows):
         total, contribution = contribution, total
     if isinstance(total, SparseRows | Parts):
-        result = total + contribution
+        result = total + (backend.widen(contribution) if backend.is_array(contribution) else contribution)
         if isinstance(result, SparseRows | Parts):
             return result
     else:
@@ -169,12 +192,15 @@ _CHANGED = (
 
 
 def start(
-    roots: Sequence[Traced], seeds: Sequence[Seed] | None
+    roots: Traced | Sequence[Traced], seeds: Seed | Sequence[Seed]
 ) -> tuple[dict[Key, Any], list[tuple[int, Node]]]:
     """What `propagate` begins with: the gradients of the roots, and the heap of their nodes."""
+    roots = _listed(roots)
     if seeds is None:
         seeds = [None] * len(roots)
-    elif len(seeds) != len(roots):
+    elif not isinstance(seeds, list | tuple):
+        seeds = [cast("Seed", seeds)]
+    if len(seeds) != len(roots):
         raise ArgumentError(f"{len(roots)} roots, but {len(seeds)} seeds: give one for each root")
     gradients: dict[Key, Any] = {}
     heap: list[tuple[int, Node]] = []
@@ -212,21 +238,6 @@ def _seed(root: Traced, seed: Seed) -> Array:
     return cast(Array, array if array.dtype == data.dtype else array.astype(data.dtype))
 
 
-def _run_hooks(hooks: Iterable[Callable[[Any], Any]], gradient: Any) -> Any:
-    for hook in list(hooks):
-        replacement = hook(gradient)
-        if replacement is not None:
-            replacement = getattr(replacement, "_data", replacement)
-            if not isinstance(replacement, SparseRows):
-                replacement = backend.array_like(replacement, getattr(gradient, "values", gradient))
-            if replacement.shape != gradient.shape:
-                raise AutogradError(
-                    f"a hook returned shape {replacement.shape} for a gradient of shape {gradient.shape}"
-                )
-            gradient = replacement
-    return gradient
-
-
 _box = [object()]
 _ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
 
@@ -240,8 +251,8 @@ def _finish(leaf: Traced, gradients: dict[Key, Any]) -> Any:
     if type(gradient) is SparseRows:
         shared = True  # its rows or values may be those that a rule holds
         gradient = gradient.coalesce()
-    if leaf.leaf_hooks is not None:
-        gradient = _run_hooks(leaf.leaf_hooks, gradient)
+    if leaf.leaf_hooks:
+        gradient = run_hooks(leaf.leaf_hooks, gradient, f"a leaf of shape {data.shape}")
         shared = True  # a hook may have kept what it saw, and answered what it keeps
     if type(gradient) is SparseRows:
         return gradient.coalesce().astype(data.dtype).copy()
@@ -257,9 +268,14 @@ def backward_into_grad(
     roots: Sequence[Traced], seeds: Sequence[Seed] | None = None, retain_graph: bool = False
 ) -> None:
     """As `backward`, and add what comes out to each leaf's `grad`."""
+    found = backward(roots, seeds, retain_graph=retain_graph)
     leaf: Any
-    for leaf, gradient in backward(roots, seeds, retain_graph=retain_graph).items():
-        deposit(leaf, gradient)
+    with _depositing:
+        for leaf, gradient in found.items():
+            deposit(leaf, gradient)
+
+
+_depositing = Lock()  # threads may share leaves: an addition to `grad` must not be lost
 
 
 def deposit(leaf: Traced, gradient: Gradient) -> None:
@@ -314,38 +330,47 @@ def grad(
     Returns:
         An array for each input, or SparseRows for a leaf that only sparse gradients came to.
     """
-    roots = outputs if isinstance(outputs, Sequence) else [outputs]
-    wanted = inputs if isinstance(inputs, Sequence) else [inputs]
-    many: Any = seeds if seeds is None or isinstance(seeds, list | tuple) else [seeds]
+    wanted = _listed(inputs)
     for tensor in wanted:
         if not tensor._requires_grad:
-            raise AutogradError("grad with respect to a tensor that does not require grad")
+            raise AutogradError(
+                "grad with respect to a tensor that does not require grad: set requires_grad=True before the "
+                "forward, and give the tensor that was used there"
+            )
     keys: list[Key] = [tensor._node or tensor for tensor in wanted]
-    nodes = [key for key in keys if isinstance(key, Node)]
-    found = backward(roots, many, retain_graph=retain_graph, keep=nodes)
+    gradients, heap = start(outputs, seeds)
+    only = _leading_to(set(keys), [node for _, node in heap])
+    gradients = {key: gradient for key, gradient in gradients.items() if key in only}
+    heap = sorted(pair for pair in heap if pair[1] in only)
+    kept = {key for key in keys if isinstance(key, Node)}
+    found = _finished(gradients, propagate(gradients, heap, retain_graph, kept, only=only))
     if not allow_unused and any(key not in found for key in keys):
         raise AutogradError(
-            "an output does not depend on one of the inputs: pass allow_unused=True to get None"
+            "no output depends on one of the inputs, or an earlier backward freed the graph between them: "
+            "pass allow_unused=True to get None"
         )
     return tuple(
-        found[key].copy() if isinstance(key, Node) and key in found else found.get(key) for key in keys
+        [found[key].copy() if isinstance(key, Node) and key in found else found.get(key) for key in keys]
     )
 
 
-def add_hook(tensor: Traced, hook: Callable[[Any], Any]) -> Callable[[], None]:
-    """Call `hook` with the gradient of `tensor` in each backward; the result removes it again."""
-    owner: Any = tensor._node
-    name = "hooks"
-    if owner is None:
-        owner, name = tensor, "leaf_hooks"
-    hooks = getattr(owner, name)
-    if hooks is None:
-        hooks = []
-        setattr(owner, name, hooks)
-    hooks.append(hook)
+def _leading_to(wanted: set[Key], tops: list[Node]) -> set[Key]:
+    """`wanted`, and the nodes below `tops` (and these) that a gradient passes on its way there."""
+    oldest = min((key.order if isinstance(key, Node) else 0 for key in wanted), default=0)
+    seen, stack = set(tops), list(tops)
+    while stack:
+        for edge in stack.pop().edges:
+            if isinstance(edge, Node) and edge.order >= oldest and edge not in seen:
+                seen.add(edge)
+                stack.append(edge)
+    found = set(wanted)
+    for node in sorted(seen, key=lambda node: node.order):
+        # A freed node has no edges any more: who reaches it is told so.
+        if node.backward is None or not found.isdisjoint(node.edges):
+            found.add(node)
+    return found
 
-    def remove() -> None:
-        if hook in hooks:
-            hooks.remove(hook)
 
-    return remove
+def _listed(tensors: Traced | Iterable[Traced]) -> list[Traced]:
+    one: Any = tensors
+    return [one] if hasattr(one, "_requires_grad") else list(one)

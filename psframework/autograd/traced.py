@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 
 from psframework import backend
-from psframework.autograd import engine
+from psframework.autograd import engine, hooks
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Node, Version
 from psframework.autograd.sparse import SparseRows
@@ -83,6 +82,10 @@ class Traced:
                 raise ArgumentError(f"Tensor.grad must be an array or None, not {type(array).__name__}")
             if array.shape != self._data.shape:
                 raise ArgumentError(f"gradient of shape {array.shape} for a tensor of shape {self.shape}")
+            if not backend.is_floating(array.dtype):
+                raise ArgumentError(
+                    f"gradient of dtype {array.dtype} for a tensor of {self.dtype}: use .astype({self.dtype})"
+                )
         self._grad = array
 
     @property
@@ -171,22 +174,20 @@ class Traced:
         Returns:
             A function that removes the hook.
         """
+        if not callable(hook):
+            raise ArgumentError(f"a hook must be callable, not {type(hook).__name__}")
         if not self._requires_grad:
-            raise AutogradError("a hook needs a tensor that requires grad")
-        return engine.add_hook(self, hook)
+            raise AutogradError("a hook needs a tensor that requires grad: set requires_grad=True first")
+        return hooks.add_hook(self, hook)
 
     def retain_grad(self) -> None:
-        """Keep the gradient in `grad` although this is no leaf."""
-        if self._node is None:
-            return
-        reference = weakref.ref(self)  # the graph must not own what owns the graph
-
-        def keep(gradient: Array) -> None:
-            tensor = reference()
-            if tensor is not None:
-                tensor._grad = gradient.copy() if tensor._grad is None else tensor._grad + gradient
-
-        engine.add_hook(self, keep)
+        """Keep the gradient in `grad` although this is no leaf. A leaf keeps it anyway."""
+        if not self._requires_grad:
+            raise AutogradError(
+                "retain_grad needs a tensor that requires grad: set requires_grad=True on an input"
+            )
+        if self._node is not None:
+            hooks.retain_grad(self, self._node)
 
     def numpy(self) -> Array:
         """The array in host memory: shared if it is there already, else a copy."""
@@ -207,6 +208,14 @@ class Traced:
     def tolist(self) -> Any:
         """The elements, as nested lists of Python numbers."""
         return self._data.tolist()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        if self._node is not None:
+            raise AutogradError(
+                f"the result of '{self._node.name}' can't be copied with its graph: copy .detach(), or use "
+                ".clone(), through which gradients pass"
+            )
+        return super().__reduce_ex__(protocol)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if self._requires_grad and is_grad_enabled():

@@ -35,9 +35,34 @@ def test_a_nan_that_was_given_and_a_forward_outside():
     h = x * 2
     with (
         detect_anomaly(),
-        pytest.raises(AutogradError, match=r"given to it has one already\); its forward ran outs"),
+        pytest.raises(AutogradError, match=r"NaN came with the seed.*of 'multiply'; its forward ran outs"),
     ):
         h.backward(np.array([1.0, np.nan]))
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+def test_a_nan_of_a_hook_or_of_a_sum(leaf):
+    def differ(x):
+        return x if leaf else x * 1
+
+    def by_hook():
+        x = differ(tensor(np.ones(2), True))
+        x.register_hook(lambda g: g * np.nan)
+        return x * 2
+
+    def by_sum():  # inf - inf
+        x = differ(tensor(np.zeros(2), True))
+        with np.errstate(all="ignore"):
+            return x.sqrt() + x.sqrt() * -1
+
+    for make in (by_hook, by_sum):
+        with (
+            detect_anomaly(),
+            np.errstate(all="ignore"),
+            pytest.raises(AutogradError, match="from a hook, or from adding inf") as info,
+        ):
+            make().sum().backward()
+        assert ("a leaf of shape (2,)" if leaf else "return x if leaf else x * 1") in str(info.value)
 
 
 def test_off_it_costs_nothing_and_raises_nothing():

@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 
@@ -44,9 +46,13 @@ def test_requires_grad_of_a_result():
         h.requires_grad = False
 
 
-def test_hooks_need_gradients():
-    with pytest.raises(AutogradError, match="requires grad"):
-        tensor(X).register_hook(print)
+def test_a_copy_has_no_graph():
+    leaf = tensor(X, True)
+    leaf.grad = np.ones_like(X)
+    twin = copy.deepcopy(leaf)
+    assert twin.requires_grad and twin.data is not leaf.data and twin.grad is not leaf.grad
+    with pytest.raises(AutogradError, match=r"'multiply' can't be copied.*detach\(\).*clone\(\)"):
+        copy.deepcopy(leaf * 2)
 
 
 def test_repr():
@@ -64,6 +70,7 @@ def test_repr():
         (lambda t: Tensor([1.0]), r"takes an array, not list: use psf\.tensor"),
         (lambda t: setattr(t, "data", 1.0), "must be an array"),
         (lambda t: setattr(t, "grad", [1.0]), "must be an array or None"),
+        (lambda t: setattr(t, "grad", np.zeros((2, 3), int)), r"dtype int64 for .* float64: use \.astype"),
         (lambda t: setattr(t, "grad", np.zeros(2)), r"shape \(2,\) for a tensor of shape \(2, 3\)"),
     ],
 )

@@ -11,11 +11,13 @@ from typing import Any
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
+from psframework.autograd.hooks import move_keeper
 from psframework.autograd.ops import arithmetic
 from psframework.autograd.ops.index import plain_key, put_rule, tensors_in
 from psframework.autograd.record import constant, explain, needs_grad, record, value_of
 from psframework.autograd.tensor import Operand, Tensor
-from psframework.errors import AutogradError
+from psframework.backend import Array
+from psframework.errors import ArgumentError, AutogradError
 
 
 def _guard(name: str, target: Tensor, other: object) -> bool:
@@ -46,6 +48,15 @@ def _write(name: str, target: Tensor, key: Any, value: Any) -> None:
     target.bump_version()
 
 
+def _fill(name: str, target: Tensor, other: Operand, result: Array) -> None:
+    """All of `target` becomes `result`, which must not need another shape, or become an integer."""
+    if result.shape != target.shape:
+        raise explain(name, ValueError(f"{result.shape} does not fit into {target.shape}"), target, other)
+    if backend.is_floating(result.dtype) and not backend.is_floating(target.dtype):
+        raise ArgumentError(f"{name}: {result.dtype} does not fit into {target.dtype}: convert it by astype")
+    _write(name, target, ..., result)
+
+
 def _update(
     name: str,
     target: Tensor,
@@ -56,7 +67,11 @@ def _update(
 ) -> Tensor:
     value = value_of(other, name)
     if not _guard(name, target, other):
-        _write(name, target, ..., direct(target._data, value))
+        try:
+            changed = direct(target._data, value)
+        except (ValueError, TypeError) as error:
+            raise explain(name, error, target, other) from error
+        _fill(name, target, other, changed)
         return target
     before = target
     if reads_target and needs_grad(other):
@@ -64,14 +79,17 @@ def _update(
         _become(before, target)
         other = before if other is target else other
     result = compute(before, other)
-    _write(name, target, ..., result._data)
+    _fill(name, target, other, result._data)
     _become(target, result)
     return target
 
 
 def _become(target: Tensor, result: Tensor) -> None:
     """From here on `target` stands in the graph where `result` does."""
+    before = target._node
     target._node, target._requires_grad = result._node, result._requires_grad
+    if before is not None:
+        move_keeper(target, before)
 
 
 def add_(target: Tensor, other: Operand) -> Tensor:

@@ -134,6 +134,10 @@ def test_assignment_is_refused_where_its_gradient_would_be_wrong():
     ("change", "words"),
     [
         (lambda t: t.__iadd__(np.zeros((2, 3))), r"add_: .*\(3,\) float64, \(2, 3\)"),
+        (lambda t: t.__iadd__(np.zeros((1, 3))), r"add_: \(1, 3\) does not fit into \(3,\)"),
+        (lambda t: t.__isub__(tensor(np.zeros((1, 3)), True)), r"subtract_: \(1, 3\) does not fit"),
+        (lambda t: t.__iadd__(np.zeros(2)), r"add_: .*broadcast.*\(3,\) float64, \(2,\) float64"),
+        (lambda t: tensor([1]).__itruediv__(2), "divide_: float64 does not fit into int64: convert"),
         (lambda t: t.__setitem__(slice(2), np.zeros(3)), "assign: could not broadcast"),
         (lambda t: t.__setitem__(9, 1.0), "assign: index 9 is out of bounds"),
         (lambda t: t.__imul__("a"), "takes tensors, arrays and numbers"),
