@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def interpolate(
     return clone(x) if out is x else out
 
 
-def _factors(scale_factor: object, axes: int) -> list[float]:
+def _factors(scale_factor: Any, axes: int) -> list[float]:
     each = list(scale_factor) if isinstance(scale_factor, Sequence) else [scale_factor] * axes
     if len(each) != axes or not all(isinstance(f, int | float) and f > 0 for f in each):
         raise ArgumentError(f"interpolate: scale_factor={scale_factor!r} must be above 0, or {axes} such")
