@@ -36,7 +36,7 @@ _HARMLESS = frozenset((
 @cache
 def _operations() -> dict[Function, Function]:
     """NumPy's functions, with our operation for each. Ufuncs are not among them: they refuse Tensors."""
-    found = {np.copy: ops.clone, np.around: ops.round, np.linalg.norm: ops.norm}
+    found: dict[Function, Function] = {np.copy: ops.clone, np.around: ops.round, np.linalg.norm: ops.norm}
     for name in ops.__all__:
         theirs = getattr(np, name, None)
         if theirs is not None and not isinstance(theirs, np.ufunc):

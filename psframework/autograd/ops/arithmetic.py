@@ -15,7 +15,6 @@ from psframework.autograd.record import (
     as_tensor,
     constant,
     explain,
-    needs_grad,
     record,
     record_node,
     recording,
@@ -268,7 +267,8 @@ def clip(x: Tensor | Array, low: Operand | None = None, high: Operand | None = N
         raise explain("clip", error, x, low, high) from error
     if not recording(x, low, high):
         return constant(out)
-    likes = [(v.shape, v.dtype) if needs_grad(v) else None for v in (x, low, high)]
+    operands = (x, low, high)
+    likes = [(v.shape, v.dtype) if isinstance(v, Tensor) and v._requires_grad else None for v in operands]
 
     def rule(g: Array) -> Sequence[Array | None]:
         everywhere = backend.xp(data).ones(data.shape, bool)
@@ -279,4 +279,4 @@ def clip(x: Tensor | Array, low: Operand | None = None, high: Operand | None = N
         shares = (above_low & below_high, ~above_low & below_high, ~below_high)
         return [None if like is None else sum_to(g * part, *like) for part, like in zip(shares, likes)]
 
-    return record("clip", out, rule, (x, low, high), (x, low, high))
+    return record("clip", out, rule, operands, operands)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from psframework import backend
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Axis, Tensor
-from psframework.backend import Array
+from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
 
 
@@ -38,7 +38,7 @@ def _kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...
 
 
 def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-    return int(np.prod([shape[i] for i in axes], dtype=np.int64))
+    return math.prod([shape[i] for i in axes])
 
 
 def sum(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -46,9 +46,8 @@ def sum(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     x = as_tensor(x, "sum")
     data, xp = x._data, backend.xp(x._data)
     axes = normal_axes("sum", data.ndim, axis)
-    narrow = backend.is_narrow(data.dtype)
-    out = xp.add.reduce(data, axes, keepdims=keepdims, dtype=np.float32 if narrow else _sum_dtype(data))
-    if narrow:
+    out = xp.add.reduce(data, axes, keepdims=keepdims, dtype=_sum_dtype(data.dtype))
+    if out.dtype != data.dtype and backend.is_narrow(data.dtype):
         out = out.astype(data.dtype)
     if not recording(x):
         return constant(out)
@@ -56,9 +55,14 @@ def sum(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return record("sum", out, lambda g: (xp.broadcast_to(g.reshape(kept), shape),), (x,))
 
 
-def _sum_dtype(data: Array) -> Any:
-    # add.reduce keeps small integers, where sum() widens them; widen as sum() does.
-    return {"b": np.int64, "i": np.int64, "u": np.uint64}.get(data.dtype.kind, data.dtype)
+# add.reduce keeps small integers, where sum() widens them; widen as sum() does.
+_WIDE = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
+_FLOAT32 = np.dtype(np.float32)
+
+
+def _sum_dtype(dtype: DType) -> DType:
+    """What elements of `dtype` are summed in."""
+    return _FLOAT32 if backend.is_narrow(dtype) else _WIDE.get(dtype.kind, dtype)
 
 
 def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -66,12 +70,14 @@ def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor
     x = as_tensor(x, "mean")
     data, xp = x._data, backend.xp(x._data)
     axes = normal_axes("mean", data.ndim, axis)
-    out = xp.asarray(xp.mean(backend.widen(data), axis=axes, keepdims=keepdims))
+    count = _count(data.shape, axes)
+    # As mean() does it, which would take three times as long for a small array.
+    out = xp.add.reduce(data, axes, keepdims=keepdims, dtype=_sum_dtype(data.dtype)) / (count or np.nan)
     if backend.is_narrow(data.dtype):
         out = out.astype(data.dtype)
     if not recording(x):
         return constant(out)
-    shape, kept, count = data.shape, _kept_shape(data.shape, axes), _count(data.shape, axes)
+    shape, kept = data.shape, _kept_shape(data.shape, axes)
     return record("mean", out, lambda g: (xp.broadcast_to(g.reshape(kept) / count, shape),), (x,))
 
 
@@ -84,7 +90,7 @@ def var(x: Tensor | Array, axis: Axis = None, keepdims: bool = False, ddof: int 
     if divisor <= 0:
         raise ArgumentError(f"var: {divisor + ddof} values for ddof={ddof}: at least {ddof + 1} are needed")
     wide = backend.widen(x._data)
-    centred = wide - wide.mean(axis=axes, keepdims=True)
+    centred = wide - xp.add.reduce(wide, axes, keepdims=True, dtype=_sum_dtype(wide.dtype)) / (divisor + ddof)
     out = xp.add.reduce(centred * centred, axes, keepdims=keepdims) / divisor
     if backend.is_narrow(dtype):
         out = out.astype(dtype)
@@ -106,22 +112,22 @@ def std(x: Tensor | Array, axis: Axis = None, keepdims: bool = False, ddof: int 
 
 def _extreme(name: str, x: Tensor | Array, axis: Axis, keepdims: bool) -> Tensor:
     x = as_tensor(x, name)
-    data, xp = x._data, backend.xp(x._data)
+    data = x._data
     axes = normal_axes(name, data.ndim, axis)
     if _count(data.shape, axes) == 0:
         raise ArgumentError(f"{name}: no elements along axis {axis} of shape {data.shape}")
-    top = getattr(xp, name)(data, axis=axes, keepdims=True)
-    out = top if keepdims else xp.asarray(top).reshape([n for i, n in enumerate(data.shape) if i not in axes])
+    top = backend.as_array(getattr(data, name)(axis=axes, keepdims=True))
+    kept = top.shape
+    out = top if keepdims else top.reshape([n for i, n in enumerate(data.shape) if i not in axes])
     if not recording(x):
         return constant(out)
-    hits = data == top
-    kept = top.shape
 
     def rule(gradient: Array) -> Sequence[Array]:
+        hits = data == top
         shares = hits.sum(axis=axes, keepdims=True)
         return (hits * (gradient.reshape(kept) / shares).astype(gradient.dtype),)
 
-    return record(name, out, rule, (x,))
+    return record(name, out, rule, (x,), (x,), saves_output=True)
 
 
 def max(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:

@@ -55,7 +55,7 @@ def nan_to_num(
     """
     x = as_tensor(x, "nan_to_num")
     if backend.is_narrow(x.dtype):  # computed in float32, which has other limits
-        limit = float(ml_dtypes.finfo(x.dtype).max)
+        limit = float(ml_dtypes.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
         posinf, neginf = limit if posinf is None else posinf, -limit if neginf is None else neginf
     replace = Unary(
         "nan_to_num",
