@@ -17,6 +17,7 @@ from psframework.autograd.ops.adaptive import (
     adaptive_max_pool1d,
     adaptive_max_pool2d,
 )
+from psframework.autograd.ops.arithmetic import divide, maximum
 from psframework.autograd.ops.attention import scaled_dot_product_attention as _attention
 from psframework.autograd.ops.batch_norm import Running
 from psframework.autograd.ops.batch_norm import batch_norm as _batch_norm
@@ -61,6 +62,7 @@ from psframework.autograd.ops.similarity import cosine_embedding_loss, margin_ra
 from psframework.autograd.ops.similarity import cosine_similarity as _cosine_similarity
 from psframework.autograd.ops.softmax import log_softmax as _log_softmax
 from psframework.autograd.ops.softmax import softmax as _softmax
+from psframework.autograd.ops.vector_norm import norm
 from psframework.autograd.record import as_tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
@@ -112,6 +114,7 @@ __all__ = [
     "mish",
     "mse_loss",
     "nll_loss",
+    "normalize",
     "pad",
     "prelu",
     "relu",
@@ -160,6 +163,11 @@ def softmax(input: Tensor | Array, dim: int = -1) -> Tensor:
 def log_softmax(input: Tensor | Array, dim: int = -1) -> Tensor:
     """The logarithm of `softmax`, without overflow."""
     return _log_softmax(input, dim)
+
+
+def normalize(input: Tensor | Array, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """`input` divided by its `p`-norm along `dim`, or by `eps` where that is smaller."""
+    return divide(input, maximum(norm(input, p, dim, True), eps))
 
 
 def glu(input: Tensor | Array, dim: int = -1) -> Tensor:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+import psframework.nn.functional as F
 from psframework import ops
 from psframework.autograd import tensor
 from psframework.errors import ArgumentError
@@ -31,6 +32,16 @@ def test_derivatives_at_zero_and_at_ties_are_torchs(ord):
     ops.norm(mine, ord, 1).sum().backward()
     torch.linalg.vector_norm(other, ord, 1).sum().backward()
     np.testing.assert_allclose(mine.grad, other.grad.numpy(), atol=1e-15)
+
+
+@pytest.mark.oracle
+def test_normalize_is_torchs():
+    torch = pytest.importorskip("torch")
+    rows = np.concatenate([X, np.zeros((1, 4))])
+    mine, other = tensor(rows, True), torch.tensor(rows, requires_grad=True)
+    (F.normalize(mine) * np.arange(4.0)).sum().backward()
+    (torch.nn.functional.normalize(other) * torch.arange(4.0)).sum().backward()
+    np.testing.assert_allclose(mine.grad, other.grad.numpy(), atol=1e-12)
 
 
 def test_float16_does_not_overflow_inside():

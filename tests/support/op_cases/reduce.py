@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 from op_case import Case
 
+import psframework.nn.functional as F
 from psframework import ops
 
 rng = np.random.default_rng(13)
@@ -46,6 +47,8 @@ CASES = [
     Case("norm: third power", lambda x: ops.norm(x, 3, 0), [X]),
     Case("norm: largest", lambda x: ops.norm(x, np.inf, 2), [X + 0.01]),
     Case("norm: smallest", lambda x: ops.norm(x, -np.inf, 0, True), [X + 0.01]),
+    Case("normalize", lambda x: F.normalize(x, dim=1), [X]),
+    Case("normalize: p", lambda x: F.normalize(x, 1, -1), [X]),
     Case("all", lambda x: ops.all(x > 0, 1), [X]),
     Case("any", lambda x: ops.any(x > 0, 1), [X]),
     Case("count_nonzero", lambda x: ops.count_nonzero(x > 0, axis=(0, 2), keepdims=True), [X]),
