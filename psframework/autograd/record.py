@@ -141,9 +141,9 @@ def record_many(
         A tensor for each result.
     """
     results = record_results(name, datas, rule, edges_of(inputs), versions_of(saved))
-    if saves_output:
-        node = next(result._node for result in results if result._node is not None).edges[0]
-        cast(Node, node).saved += versions_of(results)
+    nodes = [result._node for result in results if result._node is not None]
+    if saves_output and nodes:
+        cast(Node, nodes[0].edges[0]).saved += versions_of(results)
     return results
 
 

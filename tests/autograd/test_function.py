@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from psframework.autograd import Function, SparseRows, no_grad, tensor
+from psframework.autograd import Function, SparseRows, Tensor, no_grad, tensor
 from psframework.errors import AutogradError
 from psframework.testing.gradcheck import gradcheck
 
@@ -131,3 +131,82 @@ def test_rows_as_a_gradient():
     t = tensor(np.ones((4, 2)), True)
     Rows.apply(t, np.array([1, 1])).sum().backward()
     np.testing.assert_array_equal(t.grad.values, [[2, 2]])
+
+
+class Given(Function):
+    """Answers what it was given to answer, and saves that."""
+
+    @staticmethod
+    def forward(ctx, x, answer):
+        result = answer(x)
+        ctx.save_for_backward(*(result if isinstance(result, tuple) else (result,)))
+        return result
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return sum(g.reshape(2) for g in gradients if g is not None), None
+
+
+def test_results_that_are_no_floats_are_constants():
+    x = tensor(np.ones(2), True)
+    for answer in (lambda x: x > 0, lambda x: (x.argsort(), x > 0)):
+        result = Given.apply(x, answer)
+        assert not any(one.requires_grad for one in (result if isinstance(result, tuple) else [result]))
+    number, index = Given.apply(x, lambda x: (x * 2, x.argsort()))
+    assert number.requires_grad and not index.requires_grad
+
+
+@pytest.mark.parametrize("answer", [None, {"x": 1}, "x", (np.ones(2), None)])
+def test_a_forward_that_returns_no_arrays(answer):
+    class Custom(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return answer
+
+    for x in (tensor(np.ones(2), True), np.ones(2)):
+        with pytest.raises(
+            AutogradError, match=r"Custom\.forward returned (NoneType|dict|str): return an array"
+        ):
+            Custom.apply(x)
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda x: x, lambda x: x.reshape(2, 1), lambda x: x[::-1], lambda x: (x[:1], x[1:])]
+)
+def test_a_result_may_be_the_memory_of_an_argument(answer):
+    """A change of one is a change of both, for those who saved either."""
+    x = tensor(np.ones(2), True)
+    h = x * 1
+    before, result = h * h, Given.apply(h, answer)
+    first = result[0] if isinstance(result, tuple) else result
+    with no_grad():
+        first += 1
+    with pytest.raises(AutogradError, match="backward of 'multiply' needs was changed"):
+        before.sum().backward()
+    with pytest.raises(AutogradError, match="backward of 'Given' needs was changed"):
+        first.sum().backward()
+
+
+def test_a_view_that_was_saved_is_watched_and_memory_beside_it_is_not():
+    memory = np.ones(4)
+    x, beside = Tensor(memory[:2], True), Tensor(memory[2:])
+    out = ViewSaved.apply(x)
+    beside *= 2
+    out.sum().backward()
+    np.testing.assert_array_equal(x.grad, [2, 2])
+    out = ViewSaved.apply(x)
+    with no_grad():
+        x *= 2
+    with pytest.raises(AutogradError, match="backward of 'ViewSaved' needs was changed"):
+        out.sum().backward()
+
+
+class ViewSaved(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.reshape(-1, 1))
+        return x**2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved[0].reshape(gradient.shape) * gradient
