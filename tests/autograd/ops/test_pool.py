@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch_oracle import assert_equals_torch
 
 from psframework.autograd import tensor
@@ -44,6 +46,46 @@ def test_strided_and_empty(op):
     assert op(X, 2).shape == op(X, 2, 2).shape == (2, 3, 3, 3)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    length=st.integers(4, 9),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 4),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    ceil_mode=st.booleans(),
+    include=st.booleans(),
+)
+def test_any_geometry_is_the_definition(length, kernel, stride, padding, dilation, ceil_mode, include):
+    """Window by window: where each begins, which elements are the image's, and who gets the gradient."""
+    padding, dilation = min(padding, kernel // 2), dilation if length > 2 * kernel else 1
+    x = rng.permutation(length).astype(float)
+    begins = range(-padding, length + padding, stride)
+    for op, step in ((max_pool1d, dilation), (avg_pool1d, 1)):
+        span = step * (kernel - 1)
+        reach = length + padding + (stride - 1 if ceil_mode else 0)
+        used = [b for b in begins if b + span < reach and (b < length or not ceil_mode)]
+        values, gradient = [], np.zeros(length)
+        for begin in used:
+            places = range(begin, begin + span + 1, step)
+            inside = [place for place in places if 0 <= place < length]
+            if op is max_pool1d:
+                largest = max(inside, key=lambda place: x[place])
+                values.append(x[largest])
+                gradient[largest] += 1
+            else:
+                bordered = [place for place in places if place < length + padding]
+                count = len(bordered if include else inside)
+                values.append(x[inside].sum() / count)
+                gradient[inside] += 1 / count
+        options = {"dilation": dilation} if op is max_pool1d else {"count_include_pad": include}
+        t = tensor(x[None, None], True)
+        out = op(t, kernel, stride, padding, ceil_mode=ceil_mode, **options)
+        np.testing.assert_allclose(out.data[0, 0], values)
+        out.sum().backward()
+        np.testing.assert_allclose(t.grad[0, 0], gradient, atol=1e-12)
+
+
 OPTIONS = [
     {"kernel_size": 2},
     {"kernel_size": 3, "stride": 2, "padding": 1},
@@ -64,9 +106,9 @@ def test_equals_torch(options):
         one = len(shape) - shape.index(9) == 1
         more = {"dilation": 2} if options["kernel_size"] < 4 else {}
         for array in (rng.standard_normal(shape), rng.integers(0, 3, shape).astype(float)):
-            for settings in (options, options | more):
+            for chosen in (options, options | more):
                 ours, theirs = (max_pool1d, F.max_pool1d) if one else (max_pool2d, F.max_pool2d)
-                assert_equals_torch(ours, theirs, {"input": array}, **settings)
+                assert_equals_torch(ours, theirs, {"input": array}, **chosen)
         ours, theirs = (avg_pool1d, F.avg_pool1d) if one else (avg_pool2d, F.avg_pool2d)
         for more in ({}, {"count_include_pad": False}, *([] if one else [{"divisor_override": 3}])):
             assert_equals_torch(ours, theirs, {"input": array}, **options | more)
