@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
@@ -65,7 +65,7 @@ class Agent:
         self.options = options or AgentOptions()
         self._security = security
         self._services = list(services)
-        self._home = Home(self.options, MethodTable(services))
+        self._home = Home(self.options, MethodTable(services), spawn=self._spawn)
         self._peers: list[Peer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: dict[str, asyncio.Lock] = {}
@@ -212,6 +212,14 @@ class Agent:
         except asyncio.CancelledError:
             task.cancel()
             raise
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _new_peer(self, info: PeerInfo, segments: Segments) -> Peer:
         peer = Peer(info, self._home, segments, self._forget)

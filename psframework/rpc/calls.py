@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -21,22 +21,39 @@ from psframework.rpc.timers import Alarms
 
 M = TypeVar("M", bound=Message)
 OnPart = Callable[[int, memoryview], None]
+CALL_BYTES: Final = 1024
+"""About what a call that waits for its reply takes of memory, without its header and payload."""
+
+
+class Answer(Protocol):
+    """Where the outcome of a call goes: an asyncio.Future, or what behaves like one."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+    def cancel(self) -> bool: ...
 
 
 class Pending:
     """One call that waits for its reply."""
 
-    __slots__ = ("call", "cost", "future", "method", "number", "on_part", "payload", "response_type", "tick",
-                 "ticket")  # fmt: skip
+    __slots__ = ("call", "cost", "future", "kept", "method", "number", "on_part", "payload", "response_type",
+                 "tick", "ticket")  # fmt: skip
 
     def __init__(
-        self, method: str, response_type: type[Message], payload: Outgoing, on_part: OnPart | None
+        self,
+        method: str,
+        response_type: type[Message],
+        payload: Outgoing,
+        on_part: OnPart | None = None,
+        answer: Answer | None = None,
     ) -> None:
         self.method = method
         self.response_type = response_type
         self.payload = payload
         self.on_part = on_part
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.future: Answer = asyncio.get_running_loop().create_future() if answer is None else answer
+        self.kept = 0  # bytes that are kept here until the reply has come
         self.call = 0
         self.number = 0  # of the frame; 0 while it waits for the window
         self.cost = 0  # of the reply, while its payload arrives
@@ -61,6 +78,9 @@ class Calls:
         sender: counts what leaves.
         peer: name of the other end, for messages.
         max_payload: largest reply payload accepted, in bytes.
+
+    Attributes:
+        kept: bytes that calls made by `call_nowait` keep here until they are answered.
     """
 
     def __init__(
@@ -75,6 +95,7 @@ class Calls:
         self._pending: dict[int, Pending] = {}
         self._placed: dict[int, Outgoing] = {}  # requests in shared memory, until the other end frees them
         self._last = 0
+        self.kept = 0
         self._alarms = Alarms(self._expire)
 
     def __len__(self) -> int:
@@ -89,6 +110,7 @@ class Calls:
         self._last += 1
         pending.call = self._last
         self._pending[pending.call] = pending
+        self.kept += pending.kept
         pending.tick = self._alarms.add(pending.call, deadline)
         payload = pending.payload
         cost = frames.cost(header, payload.lane, payload.sizes)
@@ -108,6 +130,7 @@ class Calls:
             self._port.post(Frame(kind=frames.CANCEL, call=pending.call))  # type: ignore[arg-type]
         else:
             del self._pending[pending.call]
+            self.kept -= pending.kept
             pending.payload.free()
             self._port.withdraw(pending.ticket)
 
@@ -143,6 +166,7 @@ class Calls:
         """The peer is lost: every call ends with PeerLost, which says whether it may have run."""
         sent = self._port.session.sent
         pending, self._pending = list(self._pending.values()), {}
+        self.kept = 0
         self._port.drop_waiting()
         self._alarms.close()
         for each in pending:
@@ -174,6 +198,7 @@ class Calls:
     def _settle(self, pending: Pending) -> None:
         """The call is over for the other end, so its request needs to be kept no longer."""
         del self._pending[pending.call]
+        self.kept -= pending.kept
         self._alarms.discard(pending.call, pending.tick)
         if pending.payload.lane == frames.STRIPED:
             self._bulk.drop((pending.call, False))

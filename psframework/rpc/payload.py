@@ -11,7 +11,7 @@ from psframework.rpc import frames
 from psframework.rpc.frames import Frame
 from psframework.rpc.stream import Port
 from psframework.wire.lanes import INLINE_BYTES, Lane, choose
-from psframework.wire.memory import Buffer
+from psframework.wire.memory import Buffer, BufferPool, copy_into
 
 if TYPE_CHECKING:
     from psframework.rpc.segments import Segments
@@ -79,11 +79,13 @@ class Sender:
     Args:
         port: knows which lanes both ends share.
         segments: the shared-memory lane.
+        pool: where private copies are kept.
     """
 
-    def __init__(self, port: Port, segments: Segments) -> None:
+    def __init__(self, port: Port, segments: Segments, pool: BufferPool) -> None:
         self._port = port
         self._segments = segments
+        self._pool = pool
 
     def choose_now(self, views: Sequence[memoryview]) -> Outgoing:
         """A lane that needs no preparation: not shared memory.
@@ -105,6 +107,33 @@ class Sender:
             if placed is not None:
                 return placed
         return self.choose_now(views)
+
+    def copy(self, views: Sequence[memoryview]) -> Outgoing:
+        """A payload of copies, so that its owner may change the parts at once.
+
+        The one copy goes straight into shared memory where there is room; else into private memory, for
+        another lane. Parts that can't change (`bytes`) are not copied.
+
+        Raises:
+            ArgumentError: as `choose_now`.
+        """
+        sizes = [len(view) for view in views]
+        if Lane.SHM in self._port.lanes and sum(sizes) > INLINE_BYTES:
+            placed = self._segments.place_now(views, sizes)
+            if placed is not None:
+                return placed
+        payload = self.choose_now(views)
+        payload.parts = [self._private(view) for view in views]
+        return payload
+
+    def _private(self, view: memoryview) -> Buffer:
+        if isinstance(view.obj, bytes):
+            return view
+        if len(view) <= INLINE_BYTES:
+            return bytes(view)
+        copy = self._pool.take(len(view))
+        copy_into(copy, view)
+        return copy
 
     def count(self, payload: Outgoing) -> None:
         """Counts a payload that leaves."""

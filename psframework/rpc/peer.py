@@ -4,54 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Callable
 
-from google.protobuf.message import Message
-
-from psframework.errors import ArgumentError, ConfigurationError, DeadlineExceeded, PeerLost, WireError
+from psframework.errors import ConfigurationError, PeerLost, WireError
 from psframework.rpc import frames, handshake
 from psframework.rpc.bulk import Bulk
 from psframework.rpc.call import PeerInfo
-from psframework.rpc.calls import Calls, OnPart, Pending
-from psframework.rpc.deadline import Deadline
+from psframework.rpc.calling import Calling, Home
 from psframework.rpc.dispatch import Dispatcher
 from psframework.rpc.frames import Frame, LinkState
-from psframework.rpc.limits import AgentOptions
-from psframework.rpc.payload import NOTHING, Outgoing, Sender, byte_views
 from psframework.rpc.replies import Replies
 from psframework.rpc.segments import Segments
-from psframework.rpc.service import MethodTable
 from psframework.rpc.session import Session
 from psframework.rpc.stream import ByteStream, Link, Port
 from psframework.rpc.transfer import Key
 from psframework.wire.lanes import Lane, LaneStats
-from psframework.wire.memory import Buffer, BufferPool
 from psframework.wire.shm import Segment
 
-M = TypeVar("M", bound=Message)
+__all__ = ["Home", "Peer"]
+
 GOODBYE_SECONDS = 0.5
 
 
-@dataclass(slots=True)
-class Home:
-    """What all peers of one agent share.
-
-    Args:
-        options: this side's limits.
-        methods: what peers may call here.
-        pool: receive buffers.
-        segment_path: socket at which this process takes segments; "" if it takes none.
-    """
-
-    options: AgentOptions
-    methods: MethodTable
-    pool: BufferPool = field(default_factory=BufferPool)
-    segment_path: str = ""
-
-
-class Peer:
+class Peer(Calling):
     """Calls to one life of one member. Made by `Agent.connect`, or when the other side dialled.
 
     Args:
@@ -67,25 +42,21 @@ class Peer:
     def __init__(
         self, info: PeerInfo, home: Home, segments: Segments, on_lost: Callable[[Peer], None]
     ) -> None:
-        self.info = info
-        self.segments = segments
-        self._home = home
-        self._on_lost = on_lost
         limit = home.options.max_payload_bytes
-        self._port = port = Port(Session(own_window=home.options.window_bytes))
-        self.bulk = Bulk(self._may_come, limit, home.pool)
-        self._sender = Sender(port, segments)
-        self._calls = Calls(port, self.bulk, segments, self._sender, peer=info.name, max_payload=limit)
+        port = Port(Session(own_window=home.options.window_bytes))
+        bulk = Bulk(self._may_come, limit, home.pool)
+        super().__init__(info, home, segments, port, bulk)
+        self._on_lost = on_lost
         self._dispatcher = Dispatcher(
             port,
-            self.bulk,
+            bulk,
             segments,
-            Replies(port, self.bulk, self._sender),
+            Replies(port, bulk, self._sender),
             methods=home.methods,
             peer=self,
             max_payload=limit,
         )
-        self._lost: PeerLost | None = None
+        self._mourners: dict[object, Callable[[], None]] = {}
         self._closing = False
         self._ended = asyncio.Event()
 
@@ -119,49 +90,15 @@ class Peer:
         """Numbers for logs and leak tests: calls made and served that are open, and frames kept."""
         return {"made": len(self._calls), "served": len(self._dispatcher), "kept": self._port.session.kept}
 
-    async def call(
-        self,
-        method: str,
-        request: Message,
-        response_type: type[M],
-        *,
-        parts: Sequence[Buffer] = (),
-        deadline: Deadline,
-        on_part: OnPart | None = None,
-    ) -> tuple[M, list[memoryview]]:
-        """Calls a method of the peer.
+    def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls `callback` when the session has ended for good; returns what takes that back."""
+        key = object()
+        self._mourners[key] = callback
 
-        Args:
-            method: "/service/method".
-            request: the request message, without its bulk payload.
-            response_type: generated class of the response.
-            parts: bulk payload; must not change until the call is over.
-            deadline: when to give up; it travels with the call.
-            on_part: takes (index, view) of each part of the reply as it comes; the view is valid in it only.
+        def take_back() -> None:
+            self._mourners.pop(key, None)
 
-        Returns:
-            The response, and the parts of its payload (none of them if `on_part` took them).
-
-        Raises:
-            DeadlineExceeded: the deadline passed; the peer was told to stop.
-            PeerLost: the peer died; `.may_have_run` is False if the call surely did not start.
-            PsfError: what the handler raised: its own class if it is one of ours, else RemoteError.
-        """
-        self._check_living()
-        if deadline.expired:
-            raise DeadlineExceeded(f"the deadline passed before {method} was called")
-        header = request.SerializeToString()
-        if len(header) > frames.MAX_HEADER:
-            raise ArgumentError(f"a request of {len(header)} bytes: pass bulk data as parts")
-        payload = await self._outgoing(parts, deadline) if parts else NOTHING
-        self._check_living(payload)
-        pending = Pending(method, response_type, payload, on_part)
-        self._calls.start(pending, header, deadline)
-        try:
-            return await pending.future  # type: ignore[no-any-return]
-        except asyncio.CancelledError:
-            self._calls.cancel(pending)
-            raise
+        return take_back
 
     async def share(self, segment: Segment) -> int:
         """Hands a shared segment to the peer; returns the id under which its handlers find it.
@@ -287,16 +224,9 @@ class Peer:
         self.segments.close()
         self._ended.set()
         self._on_lost(self)
-
-    def _check_living(self, payload: Outgoing = NOTHING) -> None:
-        """Raises PeerLost, and gives `payload` back, if the session has ended."""
-        if self._lost is not None:
-            payload.free()
-            raise self._lost_again()
-
-    def _lost_again(self) -> PeerLost:
-        reason = self._lost.reason if self._lost else ""
-        return PeerLost(str(self._lost), peer=self.info.name, reason=reason, may_have_run=False)
+        mourners, self._mourners = self._mourners, {}
+        for mourner in mourners.values():
+            mourner()
 
     def _agree(self, state: LinkState) -> None:
         port, options = self._port, self._home.options
@@ -305,13 +235,6 @@ class Peer:
             port.agreed -= {Lane.SHM}
         port.lanes = port.agreed if self.segments.proved else port.agreed - {Lane.SHM}
         self.segments.set_other(state.segment_path if Lane.SHM in port.agreed else "", state.segment_key)
-
-    async def _outgoing(self, parts: Sequence[Buffer], deadline: Deadline) -> Outgoing:
-        try:
-            async with asyncio.timeout(deadline.seconds()):
-                return await self._sender.choose(byte_views(parts))
-        except TimeoutError:
-            raise DeadlineExceeded("the deadline passed while the payload was copied") from None
 
     def _may_come(self, key: Key) -> bool:
         call, reply = key

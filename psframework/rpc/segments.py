@@ -201,6 +201,22 @@ class Segments:
         places = [region.begin + offset for offset in offsets]
         return Outgoing(frames.SHM, sizes, segment=region.arena.number, offsets=places, release=region.free)
 
+    def place_now(self, parts: Sequence[Buffer], sizes: Sequence[int]) -> Outgoing | None:
+        """As `place`, without waiting: None where memory must be shared first (`prepare` does it)."""
+        offsets, total = _layout(sizes)
+        region = self._take(total)
+        if region is None:
+            return None
+        _copy(region.arena.segment.view(region.begin, total), offsets, parts)
+        places = [region.begin + offset for offset in offsets]
+        return Outgoing(frames.SHM, sizes, segment=region.arena.number, offsets=places, release=region.free)
+
+    async def prepare(self, nbytes: int) -> None:
+        """Shares memory, if the budget allows, so that `place_now` finds room for `nbytes` the next time."""
+        region = self._take(nbytes) or await self._grow(nbytes)
+        if region is not None:
+            region.free()
+
     def views(self, number: int, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
         """The parts of a payload that the other side placed; WireError where they leave the segment."""
         segment = self.get(number)

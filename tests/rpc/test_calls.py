@@ -26,7 +26,7 @@ class Bench:
         self.port.agreed = frozenset(Lane)
         segments = Segments(0)
         self.bulk = Bulk(lambda key: True, 1 << 20, BufferPool())
-        sender = Sender(self.port, segments)
+        sender = Sender(self.port, segments, BufferPool())
         self.calls = Calls(self.port, self.bulk, segments, sender, peer="there", max_payload=1 << 20)
 
     def start(self, deadline: Deadline = Deadline.NEVER) -> Pending:

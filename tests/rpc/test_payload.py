@@ -10,12 +10,13 @@ from psframework.rpc.segments import Segments
 from psframework.rpc.session import Session
 from psframework.rpc.stream import Port
 from psframework.wire.lanes import Lane
+from psframework.wire.memory import BufferPool
 
 
 def sender(*lanes: Lane) -> tuple[Sender, Port]:
     port = Port(Session())
     port.lanes = frozenset({Lane.INLINE, *lanes})
-    return Sender(port, Segments(0)), port
+    return Sender(port, Segments(0), BufferPool()), port
 
 
 async def test_small_payloads_stay_in_the_frame_and_large_ones_are_striped() -> None:

@@ -28,7 +28,7 @@ class Bench:
         self.port = Port(Session(window))
         self.port.lanes = frozenset({Lane.INLINE, Lane.STRIPED})
         self.bulk = Bulk(lambda key: True, 1 << 30, BufferPool())
-        self.replies = Replies(self.port, self.bulk, Sender(self.port, Segments(0)))
+        self.replies = Replies(self.port, self.bulk, Sender(self.port, Segments(0), BufferPool()))
         self.made = 0
         self.call = Call(PeerInfo("a", "b", "", 1), Deadline.NEVER)
 

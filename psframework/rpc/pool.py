@@ -1,0 +1,253 @@
+"""The thread pool of sync functions: calls cross into it, and results back, in batches.
+
+    result = await pool.submit(function)
+
+`run_in_executor` wakes a thread for each call and the event loop for each result. Here one thread takes
+everything that waits, and all its results go back with one wake-up of the loop. More threads are woken only
+when a look after a millisecond finds that nothing moved: whatever runs is slow, so the others take what waits
+behind it, and results that were held back for the batch are handed over too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from psframework.backend import follow
+from psframework.errors import PsfError
+
+LOOK_SECONDS: Final = 0.001
+IDLE_SECONDS: Final = 60.0
+"""A thread that had nothing to do for so long ends."""
+
+
+def default_threads() -> int:
+    """How many threads a pool has at most, unless told otherwise."""
+    return min(32, (os.cpu_count() or 1) + 4)
+
+
+class Job:
+    """One call on its way through the pool. Cancelling its future before a thread took it drops it."""
+
+    __slots__ = ("context", "error", "future", "on_start", "result", "run")
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        context: contextvars.Context,
+        future: asyncio.Future[Any],
+        on_start: Callable[[], None] | None,
+    ) -> None:
+        self.run: Callable[[], Any] | None = run
+        self.context = context
+        self.future = future
+        self.on_start = on_start
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def work(self) -> None:
+        """Runs in a thread of the pool."""
+        run, self.run = self.run, None  # arguments are freed as soon as the function returns
+        assert run is not None
+        if self.on_start is not None:
+            self.on_start()
+        try:
+            self.result = self.context.run(follow, run)  # and on the caller's current device
+        except StopIteration as error:  # a Future refuses it, and whoever awaits would wait for ever
+            self.error = RuntimeError(f"a function in the thread pool raised StopIteration: {error}")
+            self.error.__cause__ = error
+        except BaseException as error:
+            self.error = error
+
+    def settle(self) -> None:
+        """Runs on the loop."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+class ThreadPool:
+    """Threads of one event loop, started as they are needed.
+
+    Args:
+        threads: most threads; None: `default_threads`.
+        name: of the threads, as debuggers show them.
+    """
+
+    def __init__(self, threads: int | None = None, name: str = "psf-pool") -> None:
+        self._limit = default_threads() if threads is None else threads
+        if self._limit < 1:
+            raise PsfError(f"a pool of {threads} threads can run nothing: give it one or more")
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Job] = deque()
+        self._done: deque[Job] = deque()
+        self._started = 0  # jobs that a thread took, so far: progress
+        self._seen = -1
+        self._idle: list[threading.Lock] = []  # of threads that sleep; releasing one wakes its thread
+        self._busy = 0  # threads that are awake
+        self._threads: set[threading.Thread] = set()
+        self._look: asyncio.TimerHandle | None = None
+        self._mutex = threading.Lock()
+        self._closed = False
+
+    @property
+    def threads(self) -> int:
+        """Threads that exist at the moment."""
+        return len(self._threads)
+
+    @property
+    def limit(self) -> int:
+        """Most threads there will be."""
+        return self._limit
+
+    @property
+    def queued(self) -> int:
+        """Calls that no thread has taken yet."""
+        return len(self._queue)
+
+    def submit(
+        self,
+        run: Callable[[], Any],
+        context: contextvars.Context | None = None,
+        on_start: Callable[[], None] | None = None,
+    ) -> asyncio.Future[Any]:
+        """Has `run()` called in a thread. Call this on the loop.
+
+        Cancelling the future: a function that no thread has taken yet never runs. One that has begun runs to
+        its end, since no thread can be interrupted; its result is dropped.
+
+        Args:
+            run: the function.
+            context: to run it in; None: a copy of the current one.
+            on_start: called in the thread right before.
+
+        Returns:
+            A future with what `run` returns or raises.
+
+        Raises:
+            PsfError: the pool is closed.
+        """
+        if self._closed:
+            raise PsfError("the thread pool is closed")
+        future = self._loop.create_future()
+        self._queue.append(Job(run, context or contextvars.copy_context(), future, on_start))
+        if not self._busy:
+            self._wake(1)
+        elif self._look is None:
+            self._seen = self._started
+            self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+        return future
+
+    async def close(self, timeout: float = 10.0) -> None:
+        """Fails what has not begun, waits for what runs, and joins the threads.
+
+        Args:
+            timeout: seconds to wait for running functions; those that take longer are left behind.
+        """
+        with self._mutex:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        if self._look is not None:
+            self._look.cancel()
+        while self._queue:
+            job = self._queue.popleft()
+            job.error = PsfError("the thread pool was closed before this call began")
+            job.settle()
+        for lock in idle:
+            lock.release()
+        end = time.monotonic() + timeout
+        while self._threads and time.monotonic() < end:
+            self._settle()
+            await asyncio.sleep(LOOK_SECONDS)
+        self._settle()
+
+    # On the loop
+
+    def _look_again(self) -> None:
+        """Something waits since a millisecond: helps if nothing moved, and looks again while it may wait."""
+        self._look = None
+        self._settle()
+        waiting = len(self._queue)
+        if not waiting or self._closed:
+            return
+        if self._seen == self._started:
+            self._wake(waiting)
+        self._seen = self._started
+        self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+
+    def _wake(self, count: int) -> None:
+        with self._mutex:
+            for _ in range(count):
+                if self._idle:
+                    self._busy += 1
+                    self._idle.pop().release()
+                elif len(self._threads) < self._limit:
+                    self._busy += 1
+                    number = len(self._threads)
+                    thread = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True)
+                    self._threads.add(thread)
+                    thread.start()
+                else:
+                    return
+
+    def _settle(self) -> None:
+        done = self._done
+        while done:
+            done.popleft().settle()
+
+    # In the threads
+
+    def _work(self) -> None:
+        gate = threading.Lock()
+        gate.acquire()
+        try:
+            while True:
+                self._drain()
+                with self._mutex:
+                    if self._queue and not self._closed:
+                        continue
+                    self._busy -= 1
+                    if self._closed:
+                        return
+                    self._idle.append(gate)
+                if not gate.acquire(timeout=IDLE_SECONDS) and self._retire(gate):
+                    return
+        finally:
+            self._threads.discard(threading.current_thread())
+
+    def _drain(self) -> None:
+        queue, done = self._queue, self._done
+        job = None
+        while True:
+            try:
+                job = queue.popleft()
+            except IndexError:
+                break
+            self._started += 1
+            if not job.future.cancelled():
+                job.work()
+                done.append(job)
+        del job  # the thread must not keep the last result alive while it sleeps
+        if done:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle)
+
+    def _retire(self, gate: threading.Lock) -> bool:
+        """Whether nobody woke this thread at the last moment."""
+        with self._mutex:
+            if gate in self._idle:
+                self._idle.remove(gate)
+                return True
+        gate.acquire()  # it was woken meanwhile
+        return False
