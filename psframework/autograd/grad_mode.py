@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Generator
 from contextvars import ContextVar, Token
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
+
+from psframework.errors import ArgumentError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,17 +36,55 @@ class _GradMode:
         _enabled.reset(self._tokens.pop())
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        # A block of its own for each call: calls may be nested, or run in several tasks.
+        block, run = type(self), cast(Callable[..., Any], function)
+        if inspect.isasyncgenfunction(function):
+            raise ArgumentError(f"{block.__name__}() on an async generator: write `with` inside of it")
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with block():
+                    return await run(*args, **kwargs)
+
+            return cast(Callable[P, R], awaited)
+        if inspect.isgeneratorfunction(function):
+
+            @wraps(function)
+            def generated(*args: P.args, **kwargs: P.kwargs) -> Any:
+                return _in_steps(block, run(*args, **kwargs))
+
+            return cast(Callable[P, R], generated)
+
         @wraps(function)
-        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            # A block of its own for each call: calls may be nested, or run in several tasks.
-            with type(self)():
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            with block():
                 return function(*args, **kwargs)
 
-        return wrapper
+        return called
+
+
+def _in_steps(block: type[_GradMode], steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """`steps`, each of them inside a block, but not what its user does in between."""
+    resume: Callable[[], Any] = partial(next, steps)
+    while True:
+        try:
+            with block():
+                item = resume()
+        except StopIteration as end:
+            return end.value
+        try:
+            resume = partial(steps.send, (yield item))
+        except GeneratorExit:
+            with block():
+                steps.close()
+            raise
+        except BaseException as error:
+            resume = partial(steps.throw, error)
 
 
 class no_grad(_GradMode):
-    """Record no graph: `with no_grad(): ...`, or `@no_grad()` on a function (not on a coroutine)."""
+    """Record no graph: `with no_grad(): ...`, or `@no_grad()` on a function, coroutine or generator."""
 
     enabled = False
 

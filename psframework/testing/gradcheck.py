@@ -28,7 +28,8 @@ def gradcheck(
     Args:
         function: takes the inputs, with arrays turned into tensors, and returns one tensor. It has to be
             deterministic.
-        inputs: float64 arrays of any strides, and anything else, which is passed on as it is.
+        inputs: float64 arrays of any strides, writeable and over memory of their own; anything else, also
+            Tensors, is passed on as it is.
         step: of the differences.
         tolerance: largest allowed error, relative to numbers above 1 and absolute below.
         seed: of the random weights.
@@ -38,16 +39,17 @@ def gradcheck(
 
     Raises:
         AssertionError: an error above `tolerance`, or a gradient of another shape or dtype.
-        ArgumentError: no float64 array among `inputs`.
+        ArgumentError: no float64 array among `inputs`, or one that can't be moved by itself; or `function`
+            answers no tensor.
     """
-    arguments = [
-        Tensor(value, True) if isinstance(value, np.ndarray) and value.dtype == np.float64 else value
-        for value in inputs
-    ]
-    leaves = {i: value for i, value in enumerate(arguments) if isinstance(value, Tensor)}
+    leaves = {i: Tensor(value, True) for i, value in enumerate(inputs) if _is_checked(value)}
     if not leaves:
         raise ArgumentError("gradcheck: no float64 array among the inputs")
+    _check_memory({i: leaf.data for i, leaf in leaves.items()})
+    arguments = [leaves.get(i, value) for i, value in enumerate(inputs)]
     out = function(*arguments)
+    if not isinstance(out, Tensor):
+        raise ArgumentError(f"gradcheck: the function must answer one tensor, not {type(out).__name__}")
     weights = np.random.default_rng(seed).uniform(0.5, 1.5, out.shape)
     found = backward([out], [weights])
     worst = 0.0
@@ -57,6 +59,20 @@ def gradcheck(
         expected = _differences(lambda: _weighted(function, arguments, weights), leaf.data, step)
         worst = max(worst, _compare(position, gradient, expected, tolerance))
     return worst
+
+
+def _is_checked(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.float64
+
+
+def _check_memory(arrays: dict[int, Array]) -> None:
+    """Each element is moved in place, so it must be nobody else's."""
+    for position, array in arrays.items():
+        if not array.flags.writeable:
+            raise ArgumentError(f"gradcheck: input {position} is read-only: give a copy")
+        for other, earlier in arrays.items():
+            if other < position and np.shares_memory(array, earlier):
+                raise ArgumentError(f"gradcheck: inputs {other} and {position} share memory: give a copy")
 
 
 def _weighted(function: Callable[..., Tensor], arguments: Sequence[Any], weights: Array) -> float:
@@ -69,11 +85,13 @@ def _differences(evaluate: Callable[[], float], array: Array, step: float) -> Ar
     result = np.zeros(array.shape)
     for place in np.ndindex(array.shape):
         value = array[place].copy()
-        array[place] = value + step
-        above = evaluate()
-        array[place] = value - step
-        below = evaluate()
-        array[place] = value
+        try:
+            array[place] = value + step
+            above = evaluate()
+            array[place] = value - step
+            below = evaluate()
+        finally:
+            array[place] = value
         result[place] = (above - below) / (2 * step)
     return result
 

@@ -2,8 +2,10 @@ import asyncio
 import threading
 
 import numpy as np
+import pytest
 
 from psframework.autograd import enable_grad, is_grad_enabled, no_grad, tensor
+from psframework.errors import ArgumentError
 
 
 def test_nesting():
@@ -39,6 +41,52 @@ def test_decorator():
 
     assert count(3) == 0 and is_grad_enabled()
     assert count.__name__ == "count"
+
+
+async def test_decorated_coroutines():
+    @no_grad()
+    async def without():
+        await asyncio.sleep(0)
+        return is_grad_enabled()
+
+    assert not await without() and is_grad_enabled()
+
+
+def test_decorated_generators_leave_the_mode_to_their_user():
+    modes, ended = [], []
+
+    @no_grad()
+    def steps(n):
+        try:
+            for i in range(n):
+                try:
+                    modes.append(((yield i), is_grad_enabled()))
+                except KeyError:
+                    modes.append(("thrown", is_grad_enabled()))
+            return "done"
+        finally:
+            ended.append(is_grad_enabled())
+
+    run = steps(3)
+    assert next(run) == 0 and is_grad_enabled()
+    assert run.send("sent") == 1 and is_grad_enabled()
+    assert run.throw(KeyError()) == 2 and is_grad_enabled()
+    with pytest.raises(StopIteration) as info:
+        next(run)
+    assert info.value.value == "done" and is_grad_enabled()
+    assert modes == [("sent", False), ("thrown", False), (None, False)] and ended == [False]
+    closed = steps(3)
+    next(closed)
+    closed.close()
+    assert ended == [False, False] and is_grad_enabled()
+
+
+def test_an_async_generator_is_not_decorated_in_vain():
+    async def steps():
+        yield
+
+    with pytest.raises(ArgumentError, match=r"no_grad.* on an async generator: write `with` inside"):
+        no_grad()(steps)
 
 
 async def test_tasks_do_not_disturb_each_other():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from psframework.autograd import Function
+from psframework.autograd import Function, tensor
 from psframework.autograd.ops.embedding import embedding
 from psframework.errors import ArgumentError
 from psframework.testing.gradcheck import gradcheck
@@ -68,3 +68,36 @@ def test_nothing_to_check():
 def test_sparse_gradients_are_checked_as_dense_ones():
     ids = np.array([1, 1, 0])
     assert gradcheck(lambda table: embedding(ids, table, sparse=True), [X]) < 1e-8
+
+
+def test_tensors_are_passed_on():
+    rows = tensor(np.array([0, 1, 1]))
+    fixed = tensor(np.ones(2), True)
+    assert gradcheck(lambda x, i, w: embedding(i, x) * w.detach(), [X, rows, fixed]) < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ([X, X[:1]], "inputs 0 and 1 share memory: give a copy"),
+        ([np.broadcast_to(X, (2, 2, 2)), X.copy()], "input 0 is read-only: give a copy"),
+    ],
+)
+def test_arrays_that_cannot_be_moved_alone(inputs, words):
+    with pytest.raises(ArgumentError, match=words):
+        gradcheck(lambda x, y: x * y, inputs)
+
+
+def test_inputs_are_restored_when_the_function_raises():
+    calls = []
+
+    def fail_later(x):
+        calls.append(x)
+        return x * (1 if len(calls) < 3 else {}["key"])
+
+    before = X.copy()
+    with pytest.raises(KeyError):
+        gradcheck(fail_later, [X])
+    np.testing.assert_array_equal(X, before)
+    with pytest.raises(ArgumentError, match="one tensor, not tuple"):
+        gradcheck(lambda x: (x, x), [X])
