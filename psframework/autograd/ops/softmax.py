@@ -101,4 +101,4 @@ def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> T
         g = g * xp.exp(wide - xp.where(total == -np.inf, 0, total).astype(wide.dtype))
         return (g if g.dtype == dtype else g.astype(dtype),)
 
-    return record("logsumexp", out, rule, (x,), (x,))
+    return record("logsumexp", out, rule, (x,), (x,), saves_output=True)

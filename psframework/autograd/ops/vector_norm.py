@@ -52,7 +52,7 @@ def norm(x: Tensor | Array, ord: float | None = None, axis: Axis = None, keepdim
         g = backend.widen(gradient).reshape(length.shape) * _slope(wide, length, p, axes)
         return (g.astype(dtype, copy=False),)
 
-    return record("norm", out, rule, (x,), (x,))
+    return record("norm", out, rule, (x,), (x,), saves_output=True)
 
 
 def _length(x: Array, p: float, axes: tuple[int, ...]) -> Array:

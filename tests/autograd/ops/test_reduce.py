@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import array_shapes
 from psframework import ops
 from psframework.autograd import tensor
 from psframework.autograd.ops import reduce
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, AutogradError
 from psframework.testing.gradcheck import gradcheck
 
 rng = np.random.default_rng(2)
@@ -87,6 +87,17 @@ def test_integers():
             )
             assert found.dtype == np.int64
             np.testing.assert_array_equal(found.data, expected)
+
+
+@pytest.mark.parametrize(
+    "op", [ops.max, ops.min, ops.norm, ops.logsumexp, ops.std], ids=lambda op: op.__name__
+)
+def test_a_result_that_backward_needs_is_not_to_be_changed(op):
+    t = tensor(X, True)
+    out = op(t)
+    out += 1
+    with pytest.raises(AutogradError, match="changed in place"):
+        out.backward()
 
 
 def test_weights_count_elements():
