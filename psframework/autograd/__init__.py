@@ -7,11 +7,11 @@ from psframework.autograd.tensor import Tensor
 from psframework.autograd.anomaly import detect_anomaly
 from psframework.autograd.create import tensor
 from psframework.autograd.draw import Drawing, draw
-from psframework.autograd.draws import drawing
 from psframework.autograd.engine import backward, grad
 from psframework.autograd.function import Context, Function
 from psframework.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from psframework.autograd.node import Node
+from psframework.autograd.random_state import replayable
 from psframework.autograd.recompute import is_recomputing, recompute
 from psframework.autograd.sparse import SparseRows
 
@@ -25,12 +25,12 @@ __all__ = [
     "backward",
     "detect_anomaly",
     "draw",
-    "drawing",
     "enable_grad",
     "grad",
     "is_grad_enabled",
     "is_recomputing",
     "no_grad",
     "recompute",
+    "replayable",
     "tensor",
 ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from psframework import backend
-from psframework.autograd.layout import Placed, place
+from psframework.autograd.layout import Layout, place
 from psframework.autograd.node import Node
 from psframework.autograd.tensor import Tensor
 from psframework.errors import ArgumentError
@@ -131,10 +131,9 @@ def _walk(roots: Sequence[Tensor], names: Mapping[Tensor, str], limit: int) -> _
             continue
         found.add(key, _operation(key, key in tops))
         for edge in key.edges:
-            source = edge[0] if isinstance(edge, tuple) else edge
-            if source is not None:
-                visit(source)
-                pending.append((source, key))
+            if edge is not None:
+                visit(edge)
+                pending.append((edge, key))
     if heap:
         found.add("more", _Box([f"… {len(heap)} more and what is above"], "more"))
     for source, key in dict.fromkeys(pending):
@@ -178,7 +177,7 @@ def _bytes(count: int) -> str:
     return f"{size:.3g} GiB"
 
 
-def _svg(found: _Boxes, widths: Sequence[float], placed: Placed) -> str:
+def _svg(found: _Boxes, widths: Sequence[float], placed: Layout) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {placed.width:.0f} {placed.height:.0f}" '
         f'width="{placed.width:.0f}" height="{placed.height:.0f}">',

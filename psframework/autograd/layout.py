@@ -15,8 +15,8 @@ GAP, RISE = 24.0, 72.0  # pixels between boxes of a layer, and between the tops 
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A layout.
+class Layout:
+    """Where everything is.
 
     Attributes:
         centres: x and y of each box.
@@ -31,7 +31,7 @@ class Placed:
     height: float
 
 
-def place(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Placed:
+def place(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Layout:
     """Lays out boxes and edges.
 
     Args:
@@ -66,7 +66,7 @@ def place(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Placed:
     points = [(x[box], RISE * (layer_of[box] + 0.5)) for box in range(len(sizes))]
     width = max(x[box] + size / 2 for box, size in enumerate(sizes)) + GAP
     routes = [[points[box] for box in path] for path in hops]
-    return Placed(points[: len(widths)], routes, width, RISE * len(layers))
+    return Layout(points[: len(widths)], routes, width, RISE * len(layers))
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:

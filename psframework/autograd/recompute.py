@@ -10,10 +10,10 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from psframework.autograd.draws import Draws
 from psframework.autograd.engine import Gradient, Key, propagate, start
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Node, next_order
+from psframework.autograd.random_state import RandomStates
 from psframework.autograd.record import record_results, versions_of
 from psframework.autograd.tensor import Tensor
 from psframework.autograd.watch import observing
@@ -33,7 +33,7 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
 
     Gradients reach every tensor that it used, arguments or not: parameters of a module too. It must do the
     same both times, and change nothing in place that outlives it. Dropout draws the same mask again, as does
-    whatever draws from `drawing(generator)`. The second run sees the context variables of the first, and
+    whatever draws from `replayable(generator)`. The second run sees the context variables of the first, and
     `is_recomputing()`.
 
     Args:
@@ -50,9 +50,9 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """
     if not is_grad_enabled():
         return function(*args, **kwargs)
-    context, draws, before = copy_context(), Draws(), next_order()
+    context, states, before = copy_context(), RandomStates(), next_order()
     given = versions_of([*_tensors((args, kwargs))])
-    with observing(_forget), draws.recorded():
+    with observing(_forget), states.recorded():
         answer = function(*args, **kwargs)
     if any(version[0] != count for version, count in given):
         raise AutogradError(
@@ -62,7 +62,7 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     if not results:
         return answer
     datas = [result._data for result in results]
-    edges, rule = _entries(results, before), _rule(context, draws, lambda: function(*args, **kwargs))
+    edges, rule = _entries(results, before), _rule(context, states, lambda: function(*args, **kwargs))
     used = [edge for edge in edges if isinstance(edge, Tensor)]
     versions = (*versions_of(used), *given)
     outs = record_results("recompute", datas, partial(rule, edges, _likes(results)), edges, versions)
@@ -71,10 +71,10 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     return cast(T, _replaced(answer, {id(result): out for result, out in zip(results, outs)}))
 
 
-def _rule(context: Context, draws: Draws, function: Callable[[], Any]) -> Callable[..., Any]:
+def _rule(context: Context, states: RandomStates, function: Callable[[], Any]) -> Callable[..., Any]:
     def again() -> Any:
         _again.set(True)
-        with draws.replayed():
+        with states.replayed():
             return function()
 
     def rule(

@@ -13,12 +13,12 @@ from psframework import manual_seed, nn
 from psframework.autograd import (
     SparseRows,
     backward,
-    drawing,
     grad,
     is_grad_enabled,
     is_recomputing,
     no_grad,
     recompute,
+    replayable,
     tensor,
 )
 from psframework.autograd.ops.batch_norm import Running, batch_norm
@@ -129,7 +129,7 @@ def test_random_numbers_are_drawn_again():
     masks = []
 
     def dropout(a):
-        mask = drawing(generator).random(3) < 0.5
+        mask = replayable(generator).random(3) < 0.5
         masks.append(mask)
         return a * mask
 

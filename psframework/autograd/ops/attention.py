@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.draws import drawing
+from psframework.autograd.random_state import replayable
 from psframework.autograd.record import as_tensor, constant, guarded, record_many, recording, sum_to
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
@@ -202,7 +202,9 @@ def _dropout(probabilities: Array, p: float, rng: Any) -> Array:
         raise ArgumentError(f"{_NAME}: dropout_p={p} must lie in [0, 1)")
     if rng is None:
         raise ArgumentError(f"{_NAME}: dropout needs rng, a numpy.random.Generator")
-    kept = backend.array_like(drawing(rng).random(probabilities.shape, dtype="float32") >= p, probabilities)
+    kept = backend.array_like(
+        replayable(rng).random(probabilities.shape, dtype="float32") >= p, probabilities
+    )
     return cast(Array, kept.astype(probabilities.dtype) * probabilities.dtype.type(1 / (1 - p)))
 
 

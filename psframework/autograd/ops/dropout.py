@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.draws import drawing
 from psframework.autograd.ops.arithmetic import multiply
+from psframework.autograd.random_state import replayable
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
@@ -35,7 +35,7 @@ def dropout(x: Tensor | Array, p: float = 0.5, rng: Any = None, training: bool =
     if not backend.is_floating(data.dtype):
         raise ArgumentError(f"dropout: dtype {data.dtype} is not floating: convert with .astype(np.float32)")
     # A generator of the host's draws for any device: the same run everywhere.
-    kept = backend.array_like(drawing(rng).random(data.shape, dtype="float32") >= p, data)
+    kept = backend.array_like(replayable(rng).random(data.shape, dtype="float32") >= p, data)
     mask = kept.astype(data.dtype) * data.dtype.type(1 / (1 - p) if p < 1 else 0)
     out = data * mask
     if not recording(x):

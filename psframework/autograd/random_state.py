@@ -1,4 +1,4 @@
-"""Which random numbers a function drew, so that `recompute` draws the same ones again."""
+"""The states of random generators before a function drew from them: `recompute` draws the same again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from psframework.errors import ArgumentError
 
 
-class Draws:
+class RandomStates:
     """The state of each generator when a block first drew from it."""
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class Draws:
                 generator.bit_generator.state = state
 
 
-_open: ContextVar[tuple[Draws, ...]] = ContextVar("psframework_draws", default=())
+_open: ContextVar[tuple[RandomStates, ...]] = ContextVar("psframework_random_states", default=())
 
 
-def drawing(generator: np.random.Generator) -> np.random.Generator:
+def replayable(generator: np.random.Generator) -> np.random.Generator:
     """`generator` itself, noted by an enclosing `recompute`: operations draw from what this answers."""
-    for draws in _open.get():
-        draws.note(generator)
+    for states in _open.get():
+        states.note(generator)
     return generator
