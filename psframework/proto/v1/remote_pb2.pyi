@@ -346,3 +346,375 @@ class Value(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Value: _TypeAlias = Value  # noqa: Y015
+
+@_typing.final
+class InvokeRequest(_message.Message):
+    """InvokeRequest names a function and holds its arguments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    ARGS_FIELD_NUMBER: _builtins.int
+    KWARGS_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    PART_SIZES_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    function: _builtins.str
+    """Function is the name it was registered under."""
+    data: _builtins.bytes
+    """Data holds the parts that the values refer to, one after the other."""
+    @_builtins.property
+    def args(self) -> Global___Value:
+        """Args is a tuple: the positional arguments."""
+
+    @_builtins.property
+    def kwargs(self) -> Global___Value:
+        """Kwargs is a dict: the keyword arguments; unset if there are none."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Metadata is what the caller wants the function to know about the call."""
+
+    @_builtins.property
+    def part_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Part_sizes are the lengths of the parts in `data`, for callers without a session."""
+
+    def __init__(
+        self,
+        *,
+        function: _builtins.str = ...,
+        args: Global___Value | None = ...,
+        kwargs: Global___Value | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        part_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "kwargs", b"kwargs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "data", b"data", "function", b"function", "kwargs", b"kwargs", "metadata", b"metadata", "part_sizes", b"part_sizes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InvokeRequest: _TypeAlias = InvokeRequest  # noqa: Y015
+
+@_typing.final
+class InvokeReply(_message.Message):
+    """InvokeReply holds the result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    PART_SIZES_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Data holds the parts that the value refers to, one after the other."""
+    @_builtins.property
+    def value(self) -> Global___Value:
+        """Value is the result."""
+
+    @_builtins.property
+    def part_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Part_sizes are the lengths of the parts in `data`, for callers without a session."""
+
+    def __init__(
+        self,
+        *,
+        value: Global___Value | None = ...,
+        part_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "part_sizes", b"part_sizes", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InvokeReply: _TypeAlias = InvokeReply  # noqa: Y015
+
+@_typing.final
+class OpenStreamRequest(_message.Message):
+    """OpenStreamRequest is an InvokeRequest for a generator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    MAX_ITEMS_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    max_items: _builtins.int
+    """Max_items: the generator runs ahead by at most so many items; 0: as many as the server likes."""
+    max_bytes: _builtins.int
+    """Max_bytes: and by about so many bytes at most; 0: as many as the server likes."""
+    @_builtins.property
+    def call(self) -> Global___InvokeRequest:
+        """Call names the generator and holds its arguments."""
+
+    def __init__(
+        self,
+        *,
+        call: Global___InvokeRequest | None = ...,
+        max_items: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "max_bytes", b"max_bytes", "max_items", b"max_items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenStreamRequest: _TypeAlias = OpenStreamRequest  # noqa: Y015
+
+@_typing.final
+class OpenStreamReply(_message.Message):
+    """OpenStreamReply says that the generator exists."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    stream: _builtins.int
+    """Stream is its number, from 1."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenStreamReply: _TypeAlias = OpenStreamReply  # noqa: Y015
+
+@_typing.final
+class NextItemsRequest(_message.Message):
+    """NextItemsRequest asks for items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    stream: _builtins.int
+    """Stream is the number of the stream."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NextItemsRequest: _TypeAlias = NextItemsRequest  # noqa: Y015
+
+@_typing.final
+class NextItemsReply(_message.Message):
+    """NextItemsReply holds all items that were ready, and at least one unless the stream has ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    done: _builtins.bool
+    """Done: there will be no more, and the stream is forgotten."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Value]:
+        """Items in order; their parts are numbered through."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___Value] | None = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NextItemsReply: _TypeAlias = NextItemsReply  # noqa: Y015
+
+@_typing.final
+class CloseStreamRequest(_message.Message):
+    """CloseStreamRequest ends a stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    stream: _builtins.int
+    """Stream is the number of the stream."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseStreamRequest: _TypeAlias = CloseStreamRequest  # noqa: Y015
+
+@_typing.final
+class CloseStreamReply(_message.Message):
+    """CloseStreamReply says that the generator will run no further."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseStreamReply: _TypeAlias = CloseStreamReply  # noqa: Y015
+
+@_typing.final
+class DescribeRequest(_message.Message):
+    """DescribeRequest asks what may be called."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeRequest: _TypeAlias = DescribeRequest  # noqa: Y015
+
+@_typing.final
+class DescribeReply(_message.Message):
+    """DescribeReply says what may be called, and what runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FUNCTIONS_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    THREADS_FIELD_NUMBER: _builtins.int
+    running: _builtins.int
+    """Running calls at this moment."""
+    queued: _builtins.int
+    """Queued: calls of sync functions that wait for a thread."""
+    threads: _builtins.int
+    """Threads that sync functions run in, at most."""
+    @_builtins.property
+    def functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionInfo]:
+        """Functions that were registered or called, by name."""
+
+    def __init__(
+        self,
+        *,
+        functions: _abc.Iterable[Global___FunctionInfo] | None = ...,
+        running: _builtins.int = ...,
+        queued: _builtins.int = ...,
+        threads: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["functions", b"functions", "queued", b"queued", "running", b"running", "threads", b"threads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeReply: _TypeAlias = DescribeReply  # noqa: Y015
+
+@_typing.final
+class FunctionInfo(_message.Message):
+    """FunctionInfo is one function with its figures since the process began."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    IDEMPOTENT_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    SECONDS_P50_FIELD_NUMBER: _builtins.int
+    SECONDS_P90_FIELD_NUMBER: _builtins.int
+    SECONDS_P99_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name it is called by."""
+    kind: _builtins.str
+    """Kind: "function", "async function", "generator", "async generator" or "class"."""
+    idempotent: _builtins.bool
+    """Idempotent: calls may be repeated."""
+    calls: _builtins.int
+    """Calls that were begun."""
+    errors: _builtins.int
+    """Errors: calls that raised."""
+    cancelled: _builtins.int
+    """Cancelled: calls that were given up, by deadline or caller."""
+    refused: _builtins.int
+    """Refused: calls that were not begun, for lack of room or of permission."""
+    running: _builtins.int
+    """Running at this moment."""
+    seconds: _builtins.float
+    """Seconds spent in all calls that have ended."""
+    seconds_p50: _builtins.float
+    """Seconds_p50: half of the calls took at most so long."""
+    seconds_p90: _builtins.float
+    """Seconds_p90: nine of ten calls took at most so long."""
+    seconds_p99: _builtins.float
+    """Seconds_p99: 99 of 100 calls took at most so long."""
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Roles that may call it; empty: all."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        idempotent: _builtins.bool = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        calls: _builtins.int = ...,
+        errors: _builtins.int = ...,
+        cancelled: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        running: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        seconds_p50: _builtins.float = ...,
+        seconds_p90: _builtins.float = ...,
+        seconds_p99: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "cancelled", b"cancelled", "errors", b"errors", "idempotent", b"idempotent", "kind", b"kind", "name", b"name", "refused", b"refused", "roles", b"roles", "running", b"running", "seconds", b"seconds", "seconds_p50", b"seconds_p50", "seconds_p90", b"seconds_p90", "seconds_p99", b"seconds_p99"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FunctionInfo: _TypeAlias = FunctionInfo  # noqa: Y015

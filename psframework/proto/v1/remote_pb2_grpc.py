@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from psframework.proto.v1 import remote_pb2 as psframework_dot_proto_dot_v1_dot_remote__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -22,3 +23,255 @@ if _version_not_supported:
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
+
+
+class RemoteServiceStub:
+    """RemoteService runs registered functions for peers.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Invoke = channel.unary_unary(
+                '/psframework.proto.v1.RemoteService/Invoke',
+                request_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.InvokeRequest.SerializeToString,
+                response_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.InvokeReply.FromString,
+                _registered_method=True)
+        self.OpenStream = channel.unary_unary(
+                '/psframework.proto.v1.RemoteService/OpenStream',
+                request_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.OpenStreamRequest.SerializeToString,
+                response_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.OpenStreamReply.FromString,
+                _registered_method=True)
+        self.NextItems = channel.unary_unary(
+                '/psframework.proto.v1.RemoteService/NextItems',
+                request_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.NextItemsRequest.SerializeToString,
+                response_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.NextItemsReply.FromString,
+                _registered_method=True)
+        self.CloseStream = channel.unary_unary(
+                '/psframework.proto.v1.RemoteService/CloseStream',
+                request_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.CloseStreamRequest.SerializeToString,
+                response_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.CloseStreamReply.FromString,
+                _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/psframework.proto.v1.RemoteService/Describe',
+                request_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.DescribeReply.FromString,
+                _registered_method=True)
+
+
+class RemoteServiceServicer:
+    """RemoteService runs registered functions for peers.
+    """
+
+    def Invoke(self, request, context):
+        """Invoke calls a function and returns its result.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenStream(self, request, context):
+        """OpenStream calls a generator, which begins to run ahead at once. Peers with a session only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NextItems(self, request, context):
+        """NextItems waits for items of a stream; an error of the generator comes after the items before it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseStream(self, request, context):
+        """CloseStream ends a generator that is needed no more; harmless for one that has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Describe(self, request, context):
+        """Describe lists what may be called, with figures of what was called.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_RemoteServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Invoke': grpc.unary_unary_rpc_method_handler(
+                    servicer.Invoke,
+                    request_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.InvokeRequest.FromString,
+                    response_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.InvokeReply.SerializeToString,
+            ),
+            'OpenStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenStream,
+                    request_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.OpenStreamRequest.FromString,
+                    response_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.OpenStreamReply.SerializeToString,
+            ),
+            'NextItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.NextItems,
+                    request_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.NextItemsRequest.FromString,
+                    response_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.NextItemsReply.SerializeToString,
+            ),
+            'CloseStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseStream,
+                    request_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.CloseStreamRequest.FromString,
+                    response_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.CloseStreamReply.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=psframework_dot_proto_dot_v1_dot_remote__pb2.DescribeRequest.FromString,
+                    response_serializer=psframework_dot_proto_dot_v1_dot_remote__pb2.DescribeReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'psframework.proto.v1.RemoteService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('psframework.proto.v1.RemoteService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class RemoteService:
+    """RemoteService runs registered functions for peers.
+    """
+
+    @staticmethod
+    def Invoke(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psframework.proto.v1.RemoteService/Invoke',
+            psframework_dot_proto_dot_v1_dot_remote__pb2.InvokeRequest.SerializeToString,
+            psframework_dot_proto_dot_v1_dot_remote__pb2.InvokeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psframework.proto.v1.RemoteService/OpenStream',
+            psframework_dot_proto_dot_v1_dot_remote__pb2.OpenStreamRequest.SerializeToString,
+            psframework_dot_proto_dot_v1_dot_remote__pb2.OpenStreamReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NextItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psframework.proto.v1.RemoteService/NextItems',
+            psframework_dot_proto_dot_v1_dot_remote__pb2.NextItemsRequest.SerializeToString,
+            psframework_dot_proto_dot_v1_dot_remote__pb2.NextItemsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psframework.proto.v1.RemoteService/CloseStream',
+            psframework_dot_proto_dot_v1_dot_remote__pb2.CloseStreamRequest.SerializeToString,
+            psframework_dot_proto_dot_v1_dot_remote__pb2.CloseStreamReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psframework.proto.v1.RemoteService/Describe',
+            psframework_dot_proto_dot_v1_dot_remote__pb2.DescribeRequest.SerializeToString,
+            psframework_dot_proto_dot_v1_dot_remote__pb2.DescribeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -7,9 +7,16 @@ types go by name, and only those that the receiver has registered are found.
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from psframework.proto.v1 import remote_pb2 as _remote_pb2
 import abc as _abc_1
 import grpc as _grpc
+import sys
 import typing as _typing
+
+if sys.version_info >= (3, 11):
+    from typing import Self as _Self
+else:
+    from typing_extensions import Self as _Self
 
 _T = _typing.TypeVar("_T")
 
@@ -20,3 +27,82 @@ class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ig
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
+
+class RemoteServiceStub:
+    """RemoteService runs registered functions for peers."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> RemoteServiceAsyncStub: ...
+    Invoke: _grpc.UnaryUnaryMultiCallable[_remote_pb2.InvokeRequest, _remote_pb2.InvokeReply]
+    """Invoke calls a function and returns its result."""
+    OpenStream: _grpc.UnaryUnaryMultiCallable[_remote_pb2.OpenStreamRequest, _remote_pb2.OpenStreamReply]
+    """OpenStream calls a generator, which begins to run ahead at once. Peers with a session only."""
+    NextItems: _grpc.UnaryUnaryMultiCallable[_remote_pb2.NextItemsRequest, _remote_pb2.NextItemsReply]
+    """NextItems waits for items of a stream; an error of the generator comes after the items before it."""
+    CloseStream: _grpc.UnaryUnaryMultiCallable[_remote_pb2.CloseStreamRequest, _remote_pb2.CloseStreamReply]
+    """CloseStream ends a generator that is needed no more; harmless for one that has ended."""
+    Describe: _grpc.UnaryUnaryMultiCallable[_remote_pb2.DescribeRequest, _remote_pb2.DescribeReply]
+    """Describe lists what may be called, with figures of what was called."""
+
+@_typing.type_check_only
+class RemoteServiceAsyncStub(RemoteServiceStub):
+    """RemoteService runs registered functions for peers."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Invoke: _aio.UnaryUnaryMultiCallable[_remote_pb2.InvokeRequest, _remote_pb2.InvokeReply]  # type: ignore[assignment]
+    """Invoke calls a function and returns its result."""
+    OpenStream: _aio.UnaryUnaryMultiCallable[_remote_pb2.OpenStreamRequest, _remote_pb2.OpenStreamReply]  # type: ignore[assignment]
+    """OpenStream calls a generator, which begins to run ahead at once. Peers with a session only."""
+    NextItems: _aio.UnaryUnaryMultiCallable[_remote_pb2.NextItemsRequest, _remote_pb2.NextItemsReply]  # type: ignore[assignment]
+    """NextItems waits for items of a stream; an error of the generator comes after the items before it."""
+    CloseStream: _aio.UnaryUnaryMultiCallable[_remote_pb2.CloseStreamRequest, _remote_pb2.CloseStreamReply]  # type: ignore[assignment]
+    """CloseStream ends a generator that is needed no more; harmless for one that has ended."""
+    Describe: _aio.UnaryUnaryMultiCallable[_remote_pb2.DescribeRequest, _remote_pb2.DescribeReply]  # type: ignore[assignment]
+    """Describe lists what may be called, with figures of what was called."""
+
+class RemoteServiceServicer(metaclass=_abc_1.ABCMeta):
+    """RemoteService runs registered functions for peers."""
+
+    @_abc_1.abstractmethod
+    def Invoke(
+        self,
+        request: _remote_pb2.InvokeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_remote_pb2.InvokeReply, _abc.Awaitable[_remote_pb2.InvokeReply]]:
+        """Invoke calls a function and returns its result."""
+
+    @_abc_1.abstractmethod
+    def OpenStream(
+        self,
+        request: _remote_pb2.OpenStreamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_remote_pb2.OpenStreamReply, _abc.Awaitable[_remote_pb2.OpenStreamReply]]:
+        """OpenStream calls a generator, which begins to run ahead at once. Peers with a session only."""
+
+    @_abc_1.abstractmethod
+    def NextItems(
+        self,
+        request: _remote_pb2.NextItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_remote_pb2.NextItemsReply, _abc.Awaitable[_remote_pb2.NextItemsReply]]:
+        """NextItems waits for items of a stream; an error of the generator comes after the items before it."""
+
+    @_abc_1.abstractmethod
+    def CloseStream(
+        self,
+        request: _remote_pb2.CloseStreamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_remote_pb2.CloseStreamReply, _abc.Awaitable[_remote_pb2.CloseStreamReply]]:
+        """CloseStream ends a generator that is needed no more; harmless for one that has ended."""
+
+    @_abc_1.abstractmethod
+    def Describe(
+        self,
+        request: _remote_pb2.DescribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_remote_pb2.DescribeReply, _abc.Awaitable[_remote_pb2.DescribeReply]]:
+        """Describe lists what may be called, with figures of what was called."""
+
+def add_RemoteServiceServicer_to_server(servicer: RemoteServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
