@@ -77,8 +77,8 @@ def run_hooks(hooks: Iterable[Hook], gradient: Any, owner: str) -> Any:
             replacement = backend.array_like(replacement, getattr(gradient, "values", gradient))
         if replacement.shape != gradient.shape:
             raise AutogradError(
-                f"a hook returned shape {replacement.shape} for the gradient of {owner}, of shape "
-                f"{gradient.shape}: return a gradient of that shape, or None to leave it"
+                f"a hook on the gradient of {owner} returned shape {replacement.shape}: return one of shape "
+                f"{gradient.shape}, or None to leave it"
             )
         gradient = replacement
     return gradient

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 SWEEPS = 8
+INVISIBLE = 40_000  # boxes: with so many the layout takes a second
 GAP, RISE = 24.0, 72.0  # pixels between boxes of a layer, and between the tops of layers
 
 
@@ -43,9 +44,10 @@ def place(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Layout:
     layer_of = list(layers_of)
     hops: list[list[int]] = []
     # An edge over several layers gets an invisible box in each, so that it finds a way between the others.
-    for start, end in edges:
+    direct = _direct([layers_of[end] - layers_of[start] - 1 for start, end in edges])
+    for number, (start, end) in enumerate(edges):
         path = [start]
-        for layer in range(layers_of[start] + 1, layers_of[end]):
+        for layer in range(layers_of[start] + 1, layers_of[end]) if number not in direct else ():
             path.append(len(sizes))
             sizes.append(0.0)
             layer_of.append(layer)
@@ -67,6 +69,16 @@ def place(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Layout:
     width = max(x[box] + size / 2 for box, size in enumerate(sizes)) + GAP
     routes = [[points[box] for box in path] for path in hops]
     return Layout(points[: len(widths)], routes, width, RISE * len(layers))
+
+
+def _direct(spans: Sequence[int]) -> set[int]:
+    """Which edges go straight through all layers, for the shorter ones have taken what boxes may be made."""
+    left, direct = INVISIBLE, set()
+    for number in sorted(range(len(spans)), key=spans.__getitem__):
+        left -= spans[number]
+        if left < 0:
+            direct.add(number)
+    return direct
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:

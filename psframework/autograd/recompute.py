@@ -32,9 +32,10 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """`function(*args, **kwargs)`, which saves nothing for backward but its arguments, and runs again there.
 
     Gradients reach every tensor that it used, arguments or not: parameters of a module too. It must do the
-    same both times, and change nothing in place that outlives it. Dropout draws the same mask again, as does
-    whatever draws from `replayable(generator)`. The second run sees the context variables of the first, and
-    `is_recomputing()`.
+    same both times, and change nothing in place that outlives it; a parameter whose `.data` was assigned in
+    between is not noticed, so step the optimizer after the backward. Dropout draws the same mask again, as
+    does whatever draws from `replayable(generator)`. The second run sees the context variables of the first,
+    and `is_recomputing()`.
 
     Args:
         function: answers a Tensor, or tuples, lists and dicts of them; other things are passed on.

@@ -240,6 +240,10 @@ class Traced:
     def __len__(self) -> int:
         return len(self._data)
 
+    def __format__(self, spec: str) -> str:
+        # So that f"{loss:.4f}" prints a number.
+        return format(self._data.item(), spec) if spec and self._data.ndim == 0 else format(repr(self), spec)
+
     def __repr__(self) -> str:
         text = repr(self._data).replace("array(", "tensor(", 1)
         if type(self._data) is not _ndarray:

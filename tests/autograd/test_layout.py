@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psframework.autograd import layout
 from psframework.autograd.layout import GAP, RISE, place
 
 
@@ -46,3 +47,13 @@ def test_crossings_are_avoided():
     placed = place([40] * 6, [(0, 3), (1, 2), (3, 4), (2, 5)])
     x = np.array([centre[0] for centre in placed.centres])
     assert np.sign(x[0] - x[1]) == np.sign(x[3] - x[2]) == np.sign(x[4] - x[5])
+
+
+def test_a_dense_graph_costs_no_more_than_so_many_invisible_boxes(monkeypatch):
+    monkeypatch.setattr(layout, "INVISIBLE", 30)
+    edges = list(itertools.combinations(range(12), 2))
+    placed = place([40] * 12, edges)
+    points = [len(route) for route in placed.routes]
+    assert 2 * len(edges) + 20 < sum(points) <= 2 * len(edges) + 30
+    assert points[edges.index((0, 1))] == 2 and points[edges.index((0, 2))] == 3  # the short ones get theirs
+    assert points[edges.index((0, 11))] == 2  # straight through
