@@ -318,7 +318,10 @@ def grad(
     retain_graph: bool = False,
     allow_unused: bool = False,
 ) -> tuple[Gradient | None, ...]:
-    """Gradients of `outputs` with respect to `inputs`, leaves or not; no `grad` is touched.
+    """Gradients of `outputs` with respect to `inputs`, leaves or not; no leaf's `grad` is touched.
+
+    Only nodes that lead to an input are run, and freed: `h.backward(*grad(loss, h))` is one backward in two
+    steps.
 
     Args:
         outputs: one tensor or several.

@@ -169,7 +169,8 @@ class Traced:
     def register_hook(self, hook: Callable[[Array], Array | None]) -> Callable[[], None]:
         """Call `hook(gradient)` in each backward; an array that it returns replaces the gradient.
 
-        A leaf's hook sees the sum of one backward, before it is added to `grad`.
+        It must not change its argument, which may be shared. A leaf's hook sees the sum of one backward,
+        before it is added to `grad`.
 
         Returns:
             A function that removes the hook.
