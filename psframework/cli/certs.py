@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from psframework.errors import ConfigurationError
@@ -50,7 +51,7 @@ def init(
 
 @app.command("issue")
 def issue(
-    role: Annotated[str, typer.Argument(help="coordinator, parameter-server, trainer, ...")],
+    role: Annotated[str, typer.Argument(help="coordinator, parameter-server, worker, trainer, ...")],
     directory: Folder = Path("certs"),
     name: Annotated[str, typer.Option(help="the one member that may use it; *: any of the role")] = "*",
     host: Annotated[
@@ -76,7 +77,7 @@ def show(
     paths: Annotated[list[Path], typer.Argument(help="PEM files, or folders with cert.pem and ca.pem")],
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show whose a certificate is and how long it holds.
+    """Show whose a certificate is, who signed it, under which names it is known, and how long it holds.
 
     Example: [bold]psf certs show certs/trainer[/bold]
     """
@@ -84,18 +85,34 @@ def show(
     if as_json:
         print(json.dumps([_as_json(file, info) for file, info in found], indent=2))
         return
-    table = Table()
-    for column in ("file", "identity", "hosts", "valid until", "SHA-256"):
-        table.add_column(column, overflow="fold")  # what is cut short can't be copied
     for file, info in found:
-        who = (
-            str(info.identity)
-            if info.identity
-            else info.subject + (" (authority)" if info.is_authority else "")
-        )
-        until = info.not_after.isoformat(timespec="minutes")
-        table.add_row(str(file), who, "\n".join(info.hosts), until, info.fingerprint[:16] + "…")
-    Console().print(table)
+        Console().print(_table(file, info))
+
+
+def _table(file: Path, info: CertificateInfo) -> Table:
+    """One certificate, one line a fact: what is cut short can't be copied."""
+    table = Table("certificate")
+    table.add_column(escape(str(file)), overflow="fold")
+    who = info.identity
+    facts = {
+        "holder": str(who) if who else info.subject + (" (authority)" if info.is_authority else ""),
+        "role": who.role if who else "",
+        "signed by": info.issuer,
+        "names": "\n".join([*([who.uri] if who else []), *info.hosts]),
+        "holds": _holds(info),
+        "SHA-256": info.fingerprint,
+    }
+    for fact, text in facts.items():
+        if text:
+            table.add_row(fact, text)
+    return table
+
+
+def _holds(info: CertificateInfo) -> str:
+    dates = f"{info.not_before:%Y-%m-%d} to {info.not_after:%Y-%m-%d %H:%M} UTC"
+    if info.days_left < 0:
+        return f"{dates}\n[bold red]expired[/bold red]"
+    return f"{dates}\n{info.days_left} days left"
 
 
 def _still_good(folder: Path, authority: Path, role: str, name: str) -> bool:
@@ -124,11 +141,14 @@ def _as_json(file: Path, info: CertificateInfo) -> dict[str, object]:
     return {
         "file": str(file),
         "subject": info.subject,
+        "issuer": info.issuer,
         "role": info.identity.role if info.identity else None,
         "name": info.identity.name if info.identity else None,
+        "uri": info.identity.uri if info.identity else None,
         "hosts": list(info.hosts),
         "not_before": info.not_before.isoformat(),
         "not_after": info.not_after.isoformat(),
+        "days_left": info.days_left,
         "is_authority": info.is_authority,
         "sha256": info.fingerprint,
     }

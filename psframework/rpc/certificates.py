@@ -34,6 +34,7 @@ class CertificateInfo:
 
     Args:
         subject: its common name.
+        issuer: the common name of who signed it.
         identity: role and name; None for an authority or a certificate that is not ours.
         hosts: the host names and addresses under which stock clients may reach it.
         not_before: when it begins to hold (UTC).
@@ -43,12 +44,18 @@ class CertificateInfo:
     """
 
     subject: str
+    issuer: str
     identity: Identity | None
     hosts: tuple[str, ...]
     not_before: datetime
     not_after: datetime
     is_authority: bool
     fingerprint: str
+
+    @property
+    def days_left(self) -> int:
+        """Whole days for which it still holds; negative once it has expired."""
+        return (self.not_after - datetime.now(UTC)) // timedelta(days=1)
 
 
 def init(
@@ -154,9 +161,9 @@ def info_of(certificate: x509.Certificate) -> CertificateInfo:
     uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names else []
     hosts = [str(host) for host in names.get_values_for_type(x509.DNSName)] if names else []
     hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)] if names else []
-    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return CertificateInfo(
-        subject=str(common[0].value) if common else "",
+        subject=_common_name(certificate.subject),
+        issuer=_common_name(certificate.issuer),
         identity=next(filter(None, map(parse_uri, uris)), None),
         hosts=tuple(hosts),
         not_before=certificate.not_valid_before_utc,
@@ -164,6 +171,11 @@ def info_of(certificate: x509.Certificate) -> CertificateInfo:
         is_authority=_is_authority(certificate),
         fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
     )
+
+
+def _common_name(name: x509.Name) -> str:
+    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
 
 
 def load_certificates(path: Path) -> list[x509.Certificate]:

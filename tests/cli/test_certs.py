@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from psframework.cli.certs import app
 from psframework.errors import ConfigurationError
+from psframework.rpc import certificates
 from psframework.rpc.security import Security
 
 
@@ -32,8 +33,22 @@ def test_show_says_whose_it_is(tmp_path: Path) -> None:
     shown = json.loads(run("show", tmp_path / "trainer-t-0", "--json"))
     assert [(entry["role"], entry["name"]) for entry in shown] == [("trainer", "t-0"), (None, None)]
     assert "10.1.2.3" in shown[0]["hosts"]
+    assert shown[0]["uri"] == "psf://c1/trainer/t-0"
+    assert shown[0]["issuer"] == shown[1]["subject"] == "psframework development CA"
+    assert 360 < shown[0]["days_left"] < 366 < shown[1]["days_left"]
     assert shown[1]["is_authority"]
-    assert "trainer/t-0" in run("show", tmp_path / "trainer-t-0")
+    table = run("show", tmp_path / "trainer-t-0")
+    for words in ("trainer/t-0", "psf://c1/trainer/t-0", "10.1.2.3", "(authority)", "days left"):
+        assert words in table
+
+
+def test_show_says_what_has_expired(tmp_path: Path) -> None:
+    run("init", "--dir", tmp_path)
+    certificates.issue(tmp_path, "worker", days=-1)
+    assert "expired" in run("show", tmp_path / "worker")
+    (leaf, _) = json.loads(run("show", tmp_path / "worker", "--json"))
+    assert leaf["role"] == "worker"
+    assert leaf["days_left"] < 0
 
 
 def test_init_does_not_overwrite(tmp_path: Path) -> None:
