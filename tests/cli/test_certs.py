@@ -44,7 +44,7 @@ def test_show_says_whose_it_is(tmp_path: Path) -> None:
 
 def test_show_says_what_has_expired(tmp_path: Path) -> None:
     run("init", "--dir", tmp_path)
-    certificates.issue(tmp_path, "worker", days=-1)
+    certificates.issue(tmp_path, "worker", days=0)
     assert "expired" in run("show", tmp_path / "worker")
     (leaf, _) = json.loads(run("show", tmp_path / "worker", "--json"))
     assert leaf["role"] == "worker"
