@@ -177,4 +177,8 @@ def atleast_3d(x: Tensor | Array) -> Tensor:
 
 def detach(x: Tensor) -> Tensor:
     """A constant over the memory of `x`."""
-    return share_memory(constant(x._data), x)
+    result = constant(x._data)
+    result._version = (
+        x._version
+    )  # and no `share_memory`: no gradient goes through it, so `x` may still change
+    return result

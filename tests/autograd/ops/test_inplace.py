@@ -61,6 +61,23 @@ def test_views_forbid_a_recorded_change():
         first += 1
 
 
+def test_what_was_detached_forbids_nothing_and_is_noticed():
+    x = tensor(X, True)
+    h = x * 2
+    constant = h.detach()
+    h *= 3
+    np.testing.assert_array_equal(constant.data, h.data)
+    h.sum().backward()
+    np.testing.assert_array_equal(x.grad, np.full_like(X, 6))
+    h = x * 2
+    squares, state = (h * h).sum(), h.detach()
+    state += x  # as for the state of a recurrent net, cut off from the steps before
+    with pytest.raises(AutogradError, match="changed in place 1 time"):
+        squares.backward()
+    state.sum().backward()
+    np.testing.assert_array_equal(x.grad, np.full_like(X, 7))
+
+
 KEYS = {
     "slice": slice(1, 3),
     "element": 1,
