@@ -1,4 +1,4 @@
-"""Random programs of changes in place, views, hooks and `retain_grad`: where ours and torch run, they agree."""
+"""Random programs of changes in place, views, hooks, `retain_grad`: where ours and torch run, they agree."""
 
 import numpy as np
 import pytest
