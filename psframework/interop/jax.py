@@ -10,9 +10,9 @@ import numpy as np
 from psframework import backend, nn
 from psframework.autograd import Tensor
 from psframework.autograd.record import constant, record_many, recording
-from psframework.backend import Array
+from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
-from psframework.interop.structure import flatten, framework, home, plant
+from psframework.interop.structure import framework, plant
 
 jax = framework("jax")
 
@@ -21,25 +21,38 @@ def to_jax(array: Array) -> Any:
     """A JAX array over the memory of `array` where JAX can have it so, else a copy.
 
     Raises:
-        ArgumentError: JAX would silently convert it, as it does with float64 unless told otherwise.
+        ArgumentError: JAX would silently convert it, as it does with float64 unless told otherwise. Integers
+            that fit into its 32 bits it may convert.
     """
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     try:
         made = jax.dlpack.from_dlpack(array)
     except Exception:  # read-only, bfloat16, bool: each kind raises another class
         made = jax.numpy.array(array)
-    if made.dtype != array.dtype:
+    if made.dtype != array.dtype and not _fits(array, np.dtype(made.dtype)):
         raise ArgumentError(
             f"JAX would compute in {made.dtype} instead of {array.dtype}: "
-            'call jax.config.update("jax_enable_x64", True), or convert with .astype(np.float32)'
+            f'call jax.config.update("jax_enable_x64", True), or convert with .astype(np.{made.dtype})'
         )
     return made
 
 
+def _fits(array: Array, dtype: DType) -> bool:
+    if array.dtype.kind not in "iu":
+        return False
+    limits = np.iinfo(dtype)
+    return not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)
+
+
 def from_jax(value: Any) -> Array:
-    """A JAX array in host memory, or where CuPy can have it; waits until it is computed."""
+    """A copy of a JAX array, which nobody may change, in host memory or where CuPy can have it.
+
+    It waits until the array is computed.
+    """
     if next(iter(value.devices())).platform != "cpu":
-        return backend.from_dlpack(value)
-    return np.asarray(value)
+        return backend.from_dlpack(value, copy=True)
+    return np.array(value)
 
 
 class JaxModule(nn.Module):
@@ -49,76 +62,78 @@ class JaxModule(nn.Module):
     memory in place; they are named by their path in `params`: "layers.0.w".
 
     Args:
-        function: pure, of the parameters and arrays; answers an array, or several in tuples, lists, dicts.
-        params: nested dicts, lists and tuples of arrays (NumPy's or JAX's); they are copied.
+        function: pure, of the parameters and of pytrees of arrays and numbers; answers a pytree of arrays.
+        params: a pytree of floating arrays (NumPy's or JAX's); they are copied.
 
     Raises:
-        ArgumentError: no function, or parameters without a floating array.
+        ArgumentError: no function, a parameter that is not floating, or two of one name.
     """
 
     def __init__(self, function: Callable[..., Any], params: Any) -> None:
         if not callable(function):
             raise ArgumentError(f"JaxModule takes a function, not {type(function).__name__}")
         leaves, self._tree = jax.tree_util.tree_flatten_with_path(params)
+        self._function = function
+        self._forward = jax.jit(self._pure, static_argnums=0)
+        self._linearised = jax.jit(self._with_pullback, static_argnums=(0, 1))
+        self._pull = jax.jit(lambda pullback, seeds: pullback(seeds))
         self._leaves: list[tuple[nn.Module, str]] = []
         for path, leaf in leaves:
             name = ".".join(_key(part) for part in path) or "param"
-            array = np.array(leaf)
+            array = np.array(jax.numpy.asarray(leaf) if type(leaf) is float else leaf)
             if not backend.is_floating(array.dtype):
-                raise ArgumentError(f"JaxModule: params {name!r} has dtype {array.dtype}: only floats train")
-            plant(self, name, array, True)
-            self._leaves.append(home(self, name))
-        self._function = function
-        self._forward = jax.jit(self._pure)
-        self._linearised = jax.jit(self._with_pullback, static_argnums=0)
-        self._pull = jax.jit(lambda pullback, seeds: pullback(seeds))
+                raise ArgumentError(
+                    f"JaxModule: params {name!r} has dtype {array.dtype}: only floats train: "
+                    "give the rest as inputs"
+                )
+            self._leaves.append(plant(self, name, nn.Parameter(array)))
 
-    def _pure(self, leaves: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        return self._function(jax.tree_util.tree_unflatten(self._tree, leaves), *inputs)
+    def _pure(self, tree: Any, leaves: Sequence[Any], inputs: Sequence[Any]) -> Any:
+        args, kwargs = jax.tree_util.tree_unflatten(tree, inputs)
+        return self._function(jax.tree_util.tree_unflatten(self._tree, leaves), *args, **kwargs)
 
-    def _with_pullback(self, moving: tuple[int, ...], leaves: Any, inputs: Any) -> Any:
+    def _with_pullback(self, tree: Any, moving: tuple[int, ...], leaves: Any, inputs: Any) -> Any:
         """Results, and the function from their gradients to those of the leaves and the `moving` inputs."""
 
         def of_moving(leaves: Any, chosen: Any) -> Any:
             merged = list(inputs)
             for i, value in zip(moving, chosen):
                 merged[i] = value
-            return self._pure(leaves, merged)
+            return self._pure(tree, leaves, merged)
 
         return jax.vjp(of_moving, leaves, [inputs[i] for i in moving])
 
-    def forward(self, *inputs: Tensor | Array) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the function answers, with Tensors in the place of arrays."""
         parameters = [owner.__dict__[name] for owner, name in self._leaves]
         leaves = [to_jax(parameter.data) for parameter in parameters]
-        given = [to_jax(value.data if isinstance(value, Tensor) else np.asarray(value)) for value in inputs]
+        inputs, tree = jax.tree_util.tree_flatten((args, kwargs))
+        given = [_input(value) for value in inputs]
         if not recording(*parameters, *inputs):
-            results, build = flatten(self._forward(leaves, given), jax.Array)
-            return build([constant(from_jax(value)) for value in results])
+            results, build = jax.tree_util.tree_flatten(self._forward(tree, leaves, given))
+            return build.unflatten([_result(value) for value in results])
         moving = tuple(i for i, v in enumerate(inputs) if isinstance(v, Tensor) and v.requires_grad)
-        result, pullback = self._linearised(moving, leaves, given)
-        results, build = flatten(result, jax.Array)
-        sources = (*parameters, *(inputs[i] for i in moving))
-        rule = self._rule(pullback, results, build)
-        arrays = [from_jax(value) for value in results]
-        tensors = [constant(array) for array in arrays]
-        live = [i for i, array in enumerate(arrays) if backend.is_floating(array.dtype)]
+        result, pullback = self._linearised(tree, moving, leaves, given)
+        results, build = jax.tree_util.tree_flatten(result)
+        tensors = [_result(value) for value in results]
+        live = [i for i, t in enumerate(tensors) if isinstance(t, Tensor) and backend.is_floating(t.dtype)]
         if live:
-            nodes = record_many(self.extra_repr(), [arrays[i] for i in live], rule, sources, sources)
+            rule = self._rule(pullback, results, build, live)
+            sources = (*parameters, *(inputs[i] for i in moving))
+            nodes = record_many(self.extra_repr(), [tensors[i].data for i in live], rule, sources, sources)
             for i, tensor in zip(live, nodes):
                 tensors[i] = tensor
-        return build(tensors)
+        return build.unflatten(tensors)
 
-    def _rule(self, pullback: Any, results: list[Any], build: Callable[[Sequence[Any]], Any]) -> Any:
+    def _rule(self, pullback: Any, results: list[Any], build: Any, live: list[int]) -> Any:
         likes = [(value.shape, value.dtype) for value in results]
-        live = [i for i, (_, dtype) in enumerate(likes) if backend.is_floating(np.dtype(dtype))]
 
         def rule(gradients: tuple[Array | None, ...]) -> list[Array]:
             seeds = [_zero_seed(*like) for like in likes]
             for i, gradient in zip(live, gradients):
                 if gradient is not None:
-                    seeds[i] = to_jax(np.ascontiguousarray(gradient))
-            leaves, chosen = self._pull(pullback, build(seeds))
+                    seeds[i] = to_jax(gradient)
+            leaves, chosen = self._pull(pullback, build.unflatten(seeds))
             return [from_jax(value) for value in (*leaves, *chosen)]
 
         return rule
@@ -126,6 +141,18 @@ class JaxModule(nn.Module):
     def extra_repr(self) -> str:
         """What stands in the parentheses of the module's repr."""
         return getattr(self._function, "__name__", repr(self._function))
+
+
+def _input(value: Any) -> Any:
+    """An array for JAX; numbers and JAX's own arrays, keys of its random state too, as they are."""
+    if isinstance(value, Tensor):
+        return to_jax(value.data)
+    return to_jax(value) if backend.is_array(value) else value
+
+
+def _result(value: Any) -> Any:
+    """A tensor over a copy; keys of JAX's random state as they are."""
+    return value if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) else constant(from_jax(value))
 
 
 def _zero_seed(shape: tuple[int, ...], dtype: Any) -> Any:

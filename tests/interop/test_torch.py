@@ -1,5 +1,8 @@
 """Training a torch module by our loop and optimizers gives what torch's own gives."""
 
+import collections
+import copy
+import dataclasses
 import gc
 import weakref
 
@@ -8,7 +11,7 @@ import pytest
 
 import psframework.nn.functional as F
 from psframework import backend, nn, optim
-from psframework.autograd import Tensor, backward, no_grad, tensor
+from psframework.autograd import SparseRows, Tensor, backward, no_grad, recompute, tensor
 from psframework.errors import ArgumentError, AutogradError
 
 torch = pytest.importorskip("torch")
@@ -160,3 +163,217 @@ def test_reversed_and_read_only_inputs_are_copied():
     own = tensor(np.ones(2), True)
     assert not np.shares_memory(module(own).data, own.data)
     assert isinstance(module(Tensor(np.ones(2))), Tensor)
+
+
+@pytest.mark.parametrize("odd", [">f4", "field", "broadcast", "0-d", "empty"])
+def test_arrays_that_torch_cannot_have(odd):
+    fields = np.ones(3, [("a", "u1"), ("f", "f4")])
+    array = {
+        ">f4": np.arange(3, dtype=">f4"),
+        "field": fields["f"],
+        "broadcast": np.broadcast_to(np.float32(2), (3, 2)),
+        "0-d": np.array(3.0, np.float32),
+        "empty": np.zeros((0, 3), np.float32),
+    }[odd]
+    np.testing.assert_array_equal(to_torch(array).numpy(), array)
+    module = TorchModule(torch.nn.Tanh())
+    np.testing.assert_allclose(module(array).data, np.tanh(array), rtol=1e-5)
+
+
+class _Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4, affine=False)
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.again = self.first
+
+    def forward(self, x):
+        return self.again(self.second(self.first(self.norm(x))))
+
+
+def test_what_torch_shares_is_shared():
+    torch.manual_seed(0)
+    theirs, ours = _Tied(), TorchModule(twin := _Tied())
+    twin.load_state_dict(theirs.state_dict())
+    # the order of torch's, though the first module has no parameters
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert len(list(ours.parameters())) == len(list(theirs.parameters())) == 3
+    theirs(torch.from_numpy(X)).square().sum().backward()
+    (ours(X) ** 2).sum().backward()
+    for name, parameter in theirs.named_parameters():
+        np.testing.assert_allclose(ours.get_parameter(name).grad, parameter.grad, rtol=1e-4, atol=1e-5)
+    ours.to(np.float64)
+    assert ours(X.astype(np.float64)).dtype == np.float64
+    assert twin.second.weight is twin.again.weight and twin.second.weight.dtype == torch.float64
+    ours.load_state_dict(theirs.state_dict() | {"norm.running_var": np.ones(4)})
+
+
+def test_frozen_and_thawed_later():
+    module = TorchModule(theirs := torch.nn.Linear(4, 2))
+    theirs.weight.requires_grad_(False)  # ours decides
+    module(X).sum().backward()
+    weight = module.get_parameter("weight")
+    assert weight.grad is not None
+    module.requires_grad_(False)
+    assert not module(X).requires_grad
+    x = tensor(X, True)
+    module(x).sum().backward()
+    assert x.grad is not None and not theirs.weight.requires_grad
+    weight.grad, weight.requires_grad = None, True
+    module(X).sum().backward()
+    np.testing.assert_allclose(weight.grad, [X.sum(0)] * 2, rtol=1e-5)
+
+
+def test_the_mode_begins_as_torchs():
+    module = TorchModule(torch.nn.Dropout(0.5).eval())
+    assert not module.training
+    np.testing.assert_array_equal(module(X).data, X)
+
+
+def test_modules_in_place():
+    module = TorchModule(torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 1, bias=False)))
+    kept = X.copy()
+    x = tensor(X, True)
+    (module(x * 2) + module(kept)).sum().backward()
+    np.testing.assert_array_equal(kept, X)
+    np.testing.assert_allclose(x.grad, 2 * (X > 0) * module.get_parameter("1.weight").data, rtol=1e-6)
+
+
+def test_a_result_that_is_changed_in_place():
+    x = tensor(X, True)
+    out = TorchModule(torch.nn.Tanh())(x)
+    out *= 2
+    with pytest.raises(AutogradError, match="'Tanh' needs was changed in place"):
+        out.sum().backward()
+
+
+class _Memory(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("count", torch.zeros(4), persistent=False)
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        self.mean = self.mean + x.mean(0)  # a new tensor
+        self.count += 1
+        return x[1:], self.count, self.weight[1:], self.mean, self.weight * 2, (y := x + 1), y.T
+
+
+def test_results_have_memory_of_their_own():
+    module = TorchModule(_Memory())
+    outs = module(X)
+    before = [out.data.copy() for out in outs]
+    module(X)
+    module.get_parameter("weight").data[...] = 9
+    outs[5].data[...] = 8
+    for i, (out, then) in enumerate(zip(outs, before)):
+        assert i == 5 or np.array_equal(out.data, then), i
+        assert not np.shares_memory(out.data, X), i
+
+
+def test_buffers_that_torch_replaces():
+    module = TorchModule(theirs := _Memory())
+    for steps in (1, 2):
+        module(tensor(X, True))
+        np.testing.assert_allclose(module.state_dict()["mean"], steps * X.mean(0), rtol=1e-5)
+    assert list(module.state_dict()) == list(theirs.state_dict()) == ["weight", "mean"]
+    module.load_state_dict({"mean": np.full(4, 5), "weight": np.ones(4)})
+    np.testing.assert_allclose(module(X)[3].data, 5 + X.mean(0), rtol=1e-5)
+
+
+def test_a_deep_copy_has_its_own_torch_module():
+    module = TorchModule(network())
+    module(X)
+    kept = module.state_dict()
+    twin = copy.deepcopy(module)
+    twin(X)
+    twin.get_parameter("3.bias").data[...] = 5
+    twin(X)
+    for name, value in twin._torch.state_dict().items():
+        np.testing.assert_array_equal(twin.state_dict()[name], value.numpy(), err_msg=name)
+        np.testing.assert_array_equal(module.state_dict()[name], kept[name], err_msg=name)
+        np.testing.assert_array_equal(module._torch.state_dict()[name].numpy(), kept[name], err_msg=name)
+    assert twin.state_dict()["1.num_batches_tracked"] == 3
+
+
+_PARAMETRIZED = [torch.nn.utils.parametrizations.spectral_norm, torch.nn.utils.parametrizations.weight_norm]
+
+
+@pytest.mark.parametrize("wrap", _PARAMETRIZED, ids=["spectral", "weight"])
+def test_parametrizations(wrap):
+    torch.manual_seed(0)
+    theirs = wrap(torch.nn.Linear(4, 4))
+    ours = TorchModule(copy.deepcopy(theirs))
+    for _ in range(2):
+        theirs(torch.from_numpy(X)).sum().backward()
+        ours(X).sum().backward()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for name, parameter in theirs.named_parameters():
+        np.testing.assert_allclose(ours.get_parameter(name).grad, parameter.grad, rtol=1e-4, atol=1e-5)
+    for name, buffer in theirs.named_buffers():
+        np.testing.assert_allclose(ours.get_buffer(name), buffer, rtol=1e-4, err_msg=name)
+
+
+@dataclasses.dataclass
+class _Output:
+    logits: object
+    loss: object = None
+
+
+class _Answers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(4, 3, batch_first=True)
+
+    def forward(self, x, *, lengths=(), options):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x[None], lengths, batch_first=True)
+        hidden, _ = self.lstm(packed)
+        named = collections.OrderedDict(z=torch.fft.fft(x).conj().imag)
+        return _Output(x * options["scale"]), hidden, torch.max(x, dim=1), named, None, x.shape
+
+
+def test_results_of_all_kinds():
+    x, scale = tensor(X, True), tensor(X[0], True)
+    module = TorchModule(_Answers())
+    output, hidden, best, named, nothing, shape = module(x, lengths=[6], options={"scale": scale})
+    assert isinstance(output, _Output) and output.loss is None and nothing is None
+    assert isinstance(hidden, torch.nn.utils.rnn.PackedSequence) and isinstance(hidden.data, Tensor)
+    assert isinstance(best, torch.return_types.max) and best.indices.dtype == np.int64
+    assert type(named) is collections.OrderedDict and shape == torch.Size([6, 4])
+    np.testing.assert_allclose(named["z"].data, -np.fft.fft(X).imag, atol=1e-5)
+    (output.logits.sum() + hidden.data.sum() * 0 + best.values.sum()).backward()
+    np.testing.assert_allclose(scale.grad, X.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(x.grad, X[0] + (X.max(1, keepdims=True) == X), rtol=1e-5)
+
+
+def test_sparse_gradients():
+    module = TorchModule(torch.nn.Embedding(10, 3, sparse=True))
+    module(np.array([4, 1, 4])).sum().backward()
+    gradient = module.get_parameter("weight").grad
+    assert isinstance(gradient, SparseRows) and gradient.rows.tolist() == [1, 4]
+    np.testing.assert_array_equal(gradient.values, [[1] * 3, [2] * 3])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_another_dtype(dtype):
+    kind = backend.dtype_from_name(dtype)
+    module = TorchModule(network()).to(kind)
+    x = tensor(X, True, dtype=kind)
+    recompute(module, x).sum().backward()
+    assert x.grad.dtype == module.get_parameter("0.weight").grad.dtype == kind
+    assert module.state_dict()["1.num_batches_tracked"].dtype == np.int64
+    assert module._torch[1].running_mean.dtype == getattr(torch, dtype)
+
+
+def test_names_and_lazy_parameters_are_refused():
+    class Clash(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self._torch = torch.nn.Linear(1, 1)
+
+    with pytest.raises(ArgumentError, match=r"'_torch.weight' cannot name a parameter.*taken"):
+        TorchModule(Clash())
+    with pytest.raises(ArgumentError, match="'weight' has no shape yet: run"):
+        TorchModule(torch.nn.LazyLinear(3))
