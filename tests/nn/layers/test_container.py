@@ -1,5 +1,8 @@
 """Containers."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -110,3 +113,65 @@ def test_identity() -> None:
 def test_only_modules(make) -> None:
     with pytest.raises(ArgumentError, match="takes modules, not int"):
         make()
+
+
+def places(modules: Sequential | ModuleList) -> list[str]:
+    return [f"{name}:{type(module).__name__}" for name, module in modules.named_children()]
+
+
+@pytest.mark.parametrize("make", [Sequential, lambda *modules: ModuleList(modules)])
+def test_modules_are_inserted_replaced_and_taken_out(make) -> None:
+    modules = make(ReLU(), Linear(2, 2))
+    modules.insert(0, Flatten())
+    assert places(modules) == ["0:Flatten", "1:ReLU", "2:Linear"]
+    modules[-1] = ReLU()
+    taken = modules.pop(0)
+    assert isinstance(taken, Flatten) and places(modules) == ["0:ReLU", "1:ReLU"]
+    modules.extend([Linear(2, 2), Flatten()])
+    del modules[:2]
+    assert places(modules) == ["0:Linear", "1:Flatten"]
+    with pytest.raises(ArgumentError, match="takes modules"):
+        modules.insert(0, 3)
+
+
+def test_what_is_appended_to_a_part_replaces_nothing() -> None:
+    part = Sequential(Flatten(), ReLU(), ReLU())[1:]
+    assert places(part.append(Linear(2, 2))) == ["1:ReLU", "2:ReLU", "3:Linear"]
+
+
+def test_module_dicts_give_their_modules_back() -> None:
+    layer = ReLU()
+    modules = ModuleDict({"a": layer, "b": Flatten()})
+    assert modules.pop("a") is layer and list(modules) == ["b"]
+
+
+def test_the_constructors_arguments_are_what_a_container_holds_now() -> None:
+    model = Sequential(Linear(2, 3), ReLU())
+    model[0] = Linear(2, 5)
+    model.append(Flatten())
+    parameters = ParameterDict({"a": np.ones(2)})
+    parameters["b"] = np.zeros(3)
+    for container in (model, model[1:], ModuleList(model), ModuleDict({"a": model}), parameters):
+        args, kwargs = container._constructor
+        assert repr(type(container)(*args, **kwargs)) == repr(container)
+        assert list(type(container)(*args, **kwargs).state_dict()) == list(container.state_dict())
+
+
+def test_a_subclass_is_made_of_its_own_arguments() -> None:
+    class Net(Sequential):
+        def __init__(self, width: int):
+            super().__init__(Linear(2, width))
+
+    assert Net(5)._constructor == ((5,), {})
+
+
+@pytest.mark.parametrize(
+    "container",
+    [ModuleList(Linear(2, 2) for _ in range(2)), ParameterList(np.ones(2) for _ in range(2))],
+    ids=lambda container: type(container).__name__,
+)
+def test_containers_made_of_generators_are_copied(container: Module) -> None:
+    for twin in (copy.deepcopy(container), pickle.loads(pickle.dumps(container))):
+        np.testing.assert_equal(twin.state_dict(), container.state_dict())
+        args, kwargs = twin._constructor
+        assert len(type(container)(*args, **kwargs)) == 2
