@@ -151,7 +151,10 @@ class _Watch:
 
         for place, watched in zip(places, _identity("module outputs", [outputs[i] for i in places], rule)):
             outputs[place] = watched
-        return type(output)(outputs) if isinstance(output, tuple | list) else outputs[0]
+        if not isinstance(output, tuple | list):
+            return outputs[0]
+        named = hasattr(output, "_fields")  # a named tuple takes its items one by one
+        return type(output)(*outputs) if named else type(output)(outputs)
 
     def _run(self, grad_input: Gradients) -> Gradients:
         for hook in self.hooks:

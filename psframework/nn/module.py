@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from psframework import backend
-from psframework.autograd import Tensor
+from psframework.autograd import SparseRows, Tensor
 from psframework.backend import Array, is_array
 from psframework.errors import ArgumentError
 from psframework.nn.hooks import BackwardHook, ForwardHook, HookHandle, ModuleHooks, PreHook
@@ -42,6 +42,9 @@ class Module:
         fresh |= {"_parameters": {}, "_buffers": {}, "_modules": {}}
         self.__dict__.update(fresh, training=True)
         return self
+
+    def __init__(self) -> None:
+        """A module without constructor of its own takes no arguments."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The computation; subclasses define it."""
@@ -80,6 +83,10 @@ class Module:
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Makes `param` the attribute `name`; None keeps a place that is empty (a layer without bias)."""
+        if param is not None and not isinstance(param, Parameter):
+            raise ArgumentError(
+                f"parameter {name!r} must be an nn.Parameter or None, not {type(param).__name__}"
+            )
         if name not in self._parameters:
             self._check_name(name)
             self._forget(name)
@@ -103,6 +110,8 @@ class Module:
 
     def add_module(self, name: str, module: Module) -> None:
         """Makes `module` the attribute `name`."""
+        if not isinstance(module, Module):
+            raise ArgumentError(f"submodule {name!r} must be a Module, not {type(module).__name__}")
         self._check_name(name)
         setattr(self, name, module)
 
@@ -321,9 +330,9 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets all gradients (or, with `set_to_none=False`, fills them with zeros)."""
+        """Forgets the gradients (or, with `set_to_none=False`, fills those that are arrays with zeros)."""
         for parameter in self.parameters():
-            if set_to_none:
+            if set_to_none or isinstance(parameter.grad, SparseRows):
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad[...] = 0
@@ -362,9 +371,10 @@ class Module:
 
     def __repr__(self) -> str:
         lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]
+        own = self.extra_repr()
         if not lines:
-            return f"{type(self).__name__}({self.extra_repr()})"
-        return "\n  ".join([f"{type(self).__name__}({self.extra_repr()}", *lines]) + "\n)"
+            return f"{type(self).__name__}({own})"
+        return "\n  ".join([f"{type(self).__name__}(", *([own] if own else []), *lines]) + "\n)"
 
 
 def _join(prefix: str, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from psframework import backend
-from psframework.autograd import Tensor
+from psframework.autograd import SparseRows, Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
 
@@ -62,13 +62,22 @@ def move(module: Module, converted: Convert) -> None:
     arrays += [parameter.grad for parameter in parameters if parameter.grad is not None]
     arrays += [owner.__dict__[name] for owner, name in buffers]
     done = {id(array): array for array in arrays}
-    done = {key: converted(array) for key, array in done.items()}
+    done = {
+        key: _rows(array, converted) if isinstance(array, SparseRows) else converted(array)
+        for key, array in done.items()
+    }
     for parameter in parameters:
         gradient = parameter.grad
         parameter.data = done[id(parameter.data)]
         parameter.grad = None if gradient is None else done[id(gradient)]
     for owner, name in buffers:
         owner.__dict__[name] = done[id(owner.__dict__[name])]
+
+
+def _rows(gradient: SparseRows, converted: Convert) -> SparseRows:
+    return SparseRows(
+        converted(gradient.rows), converted(gradient.values), gradient.shape, gradient.coalesced
+    )
 
 
 def _is_dtype(target: Any) -> bool:

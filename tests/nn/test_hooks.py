@@ -1,6 +1,6 @@
 """Hooks of modules: what they see, what they may replace, and that they end."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -166,3 +166,20 @@ def test_backward_hooks_see_what_torchs_see() -> None:
     (theirs(y) ** 2).sum().backward()
     for mine, other in zip(found[0], found[1]):
         np.testing.assert_allclose(mine[0], other[0].numpy(), rtol=1e-5)
+
+
+def test_backward_hooks_keep_named_tuples() -> None:
+    class Result(NamedTuple):
+        double: Tensor
+        kind: str
+
+    class Doubling(Module):
+        def forward(self, x: Tensor) -> Result:
+            return Result(x * 2, "doubled")
+
+    module, seen = Doubling(), []
+    module.register_full_backward_hook(lambda m, into, outof: seen.append((into[0].tolist(), outof[1])))
+    result = module(tensor(np.ones(2), requires_grad=True))
+    assert isinstance(result, Result) and result.kind == "doubled"
+    result.double.sum().backward()
+    assert seen == [([2, 2], None)]

@@ -9,7 +9,7 @@ import pytest
 
 from psframework.autograd import Tensor, tensor
 from psframework.errors import ArgumentError, ModelMismatch
-from psframework.nn import Linear, Module, Parameter, Sequential
+from psframework.nn import Embedding, Linear, Module, MultiheadAttention, Parameter, Sequential
 
 
 class Block(Module):
@@ -86,6 +86,21 @@ def test_forward_and_gradients_reach_all_parameters() -> None:
     assert all(p.grad is None for p in net.parameters())
 
 
+def test_sparse_gradients_are_forgotten_not_filled() -> None:
+    layer = Embedding(5, 2, sparse=True)
+    layer(np.array([1])).sum().backward()
+    layer.zero_grad(set_to_none=False)
+    assert layer.weight.grad is None
+
+
+def test_arguments_that_no_constructor_takes_are_refused() -> None:
+    class Plain(Module):
+        pass
+
+    with pytest.raises(TypeError):
+        Plain(3)
+
+
 def test_modes() -> None:
     net = Net()
     assert net.training
@@ -124,6 +139,8 @@ def test_assignment_registers_replaces_and_removes() -> None:
     [
         (lambda m: setattr(m, "weight", np.zeros(3)), "'weight' is a parameter: assign an nn.Parameter"),
         (lambda m: setattr(m, "count", 3), "'count' is a buffer: assign an array"),
+        (lambda m: m.register_parameter("w", tensor(np.zeros(1))), "parameter 'w' must be an nn.Parameter"),
+        (lambda m: m.add_module("x", 3), "submodule 'x' must be a Module"),
         (lambda m: m.register_buffer("a.b", np.zeros(1)), "'a.b' cannot name a part"),
         (lambda m: m.register_buffer("x", [1]), "buffer 'x' must be an array"),
         (lambda m: setattr(m, "forward", Parameter(np.zeros(1))), "Block.forward exists already"),
@@ -236,4 +253,10 @@ def test_repr_shows_the_tree() -> None:
         "    (0): Linear(in_features=3, out_features=1, bias=False)\n"
         "  )\n"
         ")"
+    )
+
+
+def test_repr_of_a_module_with_arguments_and_submodules() -> None:
+    assert repr(MultiheadAttention(4, 2)) == (
+        "MultiheadAttention(\n  4, 2\n  (out_proj): Linear(in_features=4, out_features=4, bias=True)\n)"
     )

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from psframework import backend, optim
-from psframework.autograd import tensor
+from psframework.autograd import SparseRows, tensor
 from psframework.errors import ArgumentError
-from psframework.nn import BatchNorm1d, Linear, Module, Sequential
+from psframework.nn import BatchNorm1d, Embedding, Linear, Module, Sequential
 from psframework.nn.moving import convert, move
 from psframework.testing.strict_device import strict_devices
 
@@ -65,6 +65,16 @@ def test_to_a_device_an_optimizer_goes_on(device) -> None:
     np.testing.assert_allclose(backend.asnumpy(net[2].bias.data), before - 0.5 * 4)
     net.cpu()
     assert all(type(p.data) is np.ndarray for p in net.parameters())
+
+
+def test_sparse_gradients_move_along(device) -> None:
+    table = Embedding(5, 2, sparse=True)
+    table(np.array([1, 3])).sum().backward()
+    table.to(device.device, np.float64)
+    gradient = table.weight.grad
+    assert isinstance(gradient, SparseRows) and gradient.dtype == np.float64 and gradient.coalesced
+    assert backend.xp(gradient.rows) is device and backend.xp(gradient.values) is device
+    assert backend.asnumpy(gradient.rows).tolist() == [1, 3]
 
 
 def test_like_a_tensor_on_a_device(device) -> None:
