@@ -43,9 +43,15 @@ class _Loss(Module):
         """Weights are buffers: they are saved, and go where the module goes."""
         self.register_buffer(name, weight.data if isinstance(weight, Tensor) else weight)
 
-    def forward(self, *inputs: Tensor | Array) -> Tensor:
-        """The loss: a scalar, or one for each element if reduction is "none"."""
-        return type(self)._function(*inputs, **{name: getattr(self, name) for name in self._options})
+    def forward(self, *inputs: Tensor | Array, **named: Tensor | Array) -> Tensor:
+        """The loss: a scalar, or one for each element if reduction is "none".
+
+        Args:
+            inputs: as of the function, in its order.
+            named: those that are given by the function's names, such as `target`.
+        """
+        options = {name: getattr(self, name) for name in self._options}
+        return type(self)._function(*inputs, **named, **options)
 
     def extra_repr(self) -> str:
         """What stands in the parentheses of the module's repr."""

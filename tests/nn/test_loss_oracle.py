@@ -35,6 +35,7 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, list[Any]]]] = [
         ([IMAGES, RNG.dirichlet(np.ones(4), (3, 2, 2)).transpose(0, 3, 1, 2)], [-100]),
         ([X[0], OTHERS[0]], [-100]),
         ([X[:0], LABELS[:0]], [-100]),
+        ([X[:0], OTHERS[:0]], [-100]),
     ]
 ]
 CASES += [

@@ -72,3 +72,9 @@ def test_cosine_similarity() -> None:
 def test_repr_shows_the_options() -> None:
     assert repr(losses.HuberLoss(delta=2.0)) == "HuberLoss(reduction='mean', delta=2.0)"
     assert repr(losses.NLLLoss(WEIGHT)) == "NLLLoss(ignore_index=-100, reduction='mean')"
+
+
+def test_inputs_by_name() -> None:
+    assert losses.MSELoss()(input=X, target=TARGET).item() == F.mse_loss(X, TARGET).item()
+    found = losses.CosineEmbeddingLoss()(X, input2=TARGET, target=SIGNS)
+    assert found.item() == F.cosine_embedding_loss(X, TARGET, SIGNS).item()

@@ -200,7 +200,7 @@ def _of_probabilities(
 
     def rule(gradient: Array) -> Sequence[Array | None]:
         g = backend.widen(gradient) if reduction != "mean" else backend.widen(gradient) / count
-        g = g.reshape(len(table), 1, -1) if reduction == "none" else g
+        g = g.reshape(len(table), 1, table.shape[2]) if reduction == "none" else g
         into_input = into_target = None
         if needs[0]:
             mass = xp.add.reduce(q, 1, keepdims=True)
