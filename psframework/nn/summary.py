@@ -172,13 +172,13 @@ def _run(model: Module, arguments: Sequence[Any], layers: dict[Module, Layer]) -
     """One forward in evaluation mode, with a hook on each module; everything is put back."""
     before = {module: (module.training, module.__dict__.get("_hooks")) for module in layers}
 
-    def seen(module: Module, args: tuple[Any, ...], output: Any) -> None:
+    def seen(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         layer, tensors = layers[module], list(_tensors(output))
         layer.outputs = tuple(tensor.shape for tensor in tensors)
         layer.output_bytes += sum(tensor.data.nbytes for tensor in tensors)
-        layer.macs += _products(module, list(_tensors(args)), tensors)
+        layer.macs += _products(module, [*_tensors(args), *_tensors(kwargs)], tensors)
 
-    handles = [module.register_forward_hook(seen) for module in layers]
+    handles = [module.register_forward_hook(seen, with_kwargs=True) for module in layers]
     try:
         with no_grad():
             model.eval()(*arguments)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from psframework import nn
+from psframework.autograd import Tensor
 from psframework.errors import ArgumentError
 from psframework.nn.summary import Summary, summary
 from psframework.testing.strict_device import strict_devices
@@ -104,3 +105,14 @@ def test_on_a_device() -> None:
 def test_misuse(call, words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         call()
+
+
+def test_inputs_that_are_passed_by_name_count() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.inner = nn.Linear(2, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x=x)
+
+    assert summary(Net(), input_size=(4, 2), show=False).macs == 4 * 6

@@ -33,7 +33,7 @@ def embedding(
         weight: (rows, size), floating.
         padding_idx: a row that gets no gradient, counted from the end if negative.
         max_norm: rows that are used and longer are first shortened to it, in place.
-        norm_type: of that length: p of the p-norm.
+        norm_type: of that length: p of the p-norm, above 0; inf for the largest magnitude.
         scale_grad_by_freq: divide each row's gradient by how often the row is in `input`.
         sparse: give the gradient of the table as `SparseRows`: rows that are not used cost nothing.
 
@@ -98,11 +98,16 @@ def padding_row(name: str, padding_idx: int | None, rows: int) -> int | None:
 
 def shorten_rows(weight: Tensor, ids: Array, max_norm: float, norm_type: float) -> None:
     """Scale those of the rows that are longer than `max_norm` to it, in place."""
+    if not norm_type > 0:
+        raise ArgumentError(f"embedding: norm_type must be above 0, not {norm_type!r}")
     table = weight._data
     xp = backend.xp(table)
     used = xp.unique(ids)
     rows = backend.widen(table.take(used, axis=0))
-    lengths = xp.add.reduce(abs(rows) ** norm_type, 1, keepdims=True) ** (1 / norm_type)
+    if norm_type == np.inf:
+        lengths = abs(rows).max(1, keepdims=True)
+    else:
+        lengths = xp.add.reduce(abs(rows) ** norm_type, 1, keepdims=True) ** (1 / norm_type)
     table[used] = (rows * xp.where(lengths > max_norm, max_norm / (lengths + 1e-7), 1)).astype(table.dtype)
     weight.bump_version()
 

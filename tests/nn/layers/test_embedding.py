@@ -121,3 +121,12 @@ def test_sparse_training_equals_dense_training(make) -> None:
             optimizer.step()
         tables.append(layer.weight.data)
     np.testing.assert_allclose(tables[1], tables[0], rtol=1e-6)
+
+
+def test_rows_are_shortened_by_their_largest_element() -> None:
+    layer = Embedding(2, 3, max_norm=1.0, norm_type=np.inf, dtype=np.float64)
+    layer.weight.data[...] = [[0.5, 0.2, -2.0], [0.1, 0.2, 0.3]]
+    layer(np.array([0, 1]))
+    np.testing.assert_allclose(layer.weight.data, [[0.25, 0.1, -1.0], [0.1, 0.2, 0.3]], rtol=1e-6)
+    with pytest.raises(ArgumentError, match="norm_type must be above 0, not 0"):
+        Embedding(2, 3, max_norm=1.0, norm_type=0)(np.array([0]))
