@@ -21,7 +21,7 @@ class Net(nn.Module):
         super().__init__()
         self.big = nn.Parameter(np.zeros((size, 3), np.float32))
         self.tiny = nn.Parameter(np.zeros(2, np.float32))
-        self.double = nn.Parameter(np.zeros(5, np.float64))
+        self.wide = nn.Parameter(np.zeros(5, np.float64))
 
     def fill(self, value: float) -> None:
         for parameter in self.parameters():
@@ -147,11 +147,11 @@ async def test_missing_gradients_leave_their_partitions_alone(made: Servers):
     async with made.trainer() as runtime:
         model, ps = await opened(runtime, ASP(), optimizer=optim.SGD(lr=1.0, weight_decay=0.5))
         async with ps:
-            model.double.grad = np.ones(5)
+            model.wide.grad = np.ones(5)
             await ps.push_pull()
-            assert np.all(model.double.data == -1)
+            assert np.all(model.wide.data == -1)
             await ps.push_pull()  # no gradients at all: the step still counts
-            assert np.all(model.double.data == -1)
+            assert np.all(model.wide.data == -1)
             assert ps.step == 2
 
 
@@ -175,13 +175,13 @@ async def test_only_what_changed_travels(made: Servers):
             await ps.pull()
             await ps.pull()
             before = sum(received for _, received in ps.stats().shards.values())
-            model.double.grad = np.ones(5)
+            model.wide.grad = np.ones(5)
             await ps.push()
             await ps.pull()
             await ps.pull()
             after = sum(received for _, received in ps.stats().shards.values())
             assert 0 < after - before < 10_000
-            assert np.all(model.double.data == -1)
+            assert np.all(model.wide.data == -1)
             assert np.all(model.big.data == 0)
 
 
