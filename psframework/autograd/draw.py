@@ -5,21 +5,26 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from html import escape
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from types import CellType, FunctionType
+from typing import Any, cast
 
 from psframework import backend
+from psframework.autograd.function import Context
 from psframework.autograd.layout import Layout, place
 from psframework.autograd.node import Node
 from psframework.autograd.tensor import Tensor
+from psframework.backend import Array
 from psframework.errors import ArgumentError
 
 CHARACTER, LINE = 6.6, 15.0  # pixels
 SMALL = ' class="small"'
+_HOLDERS = (tuple, list, dict, CellType, partial, Context)  # what a rule keeps its arrays in
 _STYLE = """
   text { font: 11px ui-monospace, monospace; text-anchor: middle; fill: #1f2328; }
   .small { font-size: 9px; fill: #656d76; }
@@ -156,16 +161,21 @@ def _operation(node: Node, root: bool) -> _Box:
 
 def _kept_bytes(node: Node) -> int:
     """Bytes of the arrays that a rule refers to, itself or through what it closes over."""
-    arrays: dict[int, int] = {}
-    level: list[Any] = [node.backward]
-    for _ in range(4):
-        level = [item for part in level for item in gc.get_referents(part) if _may_hold(item)]
-        arrays.update((id(item), item.nbytes) for item in level if backend.is_array(item))
-    return sum(arrays.values())
-
-
-def _may_hold(item: Any) -> bool:
-    return backend.is_array(item) or isinstance(item, tuple | list) or type(item).__name__ == "cell"
+    total, seen, stack = 0, set[int](), [cast(object, node.backward)]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Tensor):
+            item = item._data
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if backend.is_array(item):
+            total += cast(Array, item).nbytes
+        elif isinstance(item, FunctionType):
+            stack.extend(item.__closure__ or ())
+        elif isinstance(item, _HOLDERS):
+            stack.extend(gc.get_referents(item))
+    return total
 
 
 def _bytes(count: int) -> str:

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from psframework.autograd import Tensor, tensor
+from psframework.autograd import Function, Tensor, recompute, tensor
 from psframework.autograd.draw import draw
 from psframework.errors import ArgumentError
 
@@ -42,6 +42,26 @@ def test_what_the_backward_keeps_and_what_it_freed():
     loss.backward()
     boxes, edges = read(draw(loss, None))
     assert boxes == [("root freed", ["sum"])] and edges == 0
+
+
+class TwoResults(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x * 2)
+        ctx.parts = {"third": [x * 3]}
+        return x * 1, x * 2
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first
+
+
+def test_what_functions_and_recompute_keep():
+    x = tensor(np.ones(1 << 17), True)
+    boxes, _ = read(draw(TwoResults.apply(x)[0], None))
+    assert [lines for _, lines in boxes][:2] == [["TwoResults"], ["TwoResults", "keeps 2 MiB"]]
+    boxes, _ = read(draw(recompute(lambda a: (a * a).exp().exp(), x), None))
+    assert ["recompute", "keeps 1 MiB"] in [lines for _, lines in boxes]
 
 
 def test_a_tensor_used_twice_has_one_box_and_an_operation_used_twice_one_edge_each():

@@ -150,7 +150,8 @@ def _cut(name: str, x: Tensor, place: int, cuts: Sequence[slice | int]) -> tuple
     if not arrays:
         return ()
     if recording(x):
-        parts = record_many(name, arrays, lambda gs: (_filled(data.shape, keys, gs),), (x,))
+        shape = data.shape  # the rule must not hold the array
+        parts = record_many(name, arrays, lambda gs: (_filled(shape, keys, gs),), (x,))
     else:
         parts = tuple(constant(array) for array in arrays)
     return tuple(share_memory(t, x) if is_view(t._data, data) else t for t in parts)
