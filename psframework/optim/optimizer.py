@@ -11,6 +11,7 @@ from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType, array_like, asnumpy, device_of
 from psframework.errors import ArgumentError
+from psframework.optim.apply import MASTER
 from psframework.optim.rule import Scalars, UpdateRule, rule_from_spec
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
@@ -104,7 +105,8 @@ class Optimizer:
             self._step_group(self._group_rule(group), group["params"])
 
     def _step_group(self, rule: UpdateRule, parameters: Sequence[Tensor]) -> None:
-        prepared: dict[tuple[int, DType], Scalars] = {}
+        # The numbers of the step, and how many slots there must be.
+        prepared: dict[tuple[int, DType], tuple[Scalars, int]] = {}
         for parameter in parameters:
             gradient = parameter.grad
             if gradient is None:
@@ -113,9 +115,12 @@ class Optimizer:
             if not slots.step:
                 slots.state = rule.init_state(data)
             key = slots.step + 1, data.dtype
-            scalars = prepared.get(key)
-            if scalars is None:
-                scalars = prepared[key] = rule.scalars(slots.step + 1, data)
+            found = prepared.get(key)
+            if found is None:
+                found = prepared[key] = rule.scalars(slots.step + 1, data), len(rule.slot_values(data.dtype))
+            scalars, count = found
+            if len(slots.state) != count:
+                slots.state = _fitted(slots.state, rule, data)
             try:
                 rule.update_by(scalars, data, gradient, slots.state)
             except TypeError as error:
@@ -140,19 +145,23 @@ class Optimizer:
             {"state": {index: {"step": int, slot: array}}, "param_groups": [{"params": [index], ...}]}.
         """
         index = {parameter: i for i, parameter in enumerate(self._slots)}
-        state = {
-            index[parameter]: {"step": slots.step, **{name: a.copy() for name, a in slots.state.items()}}
-            for parameter, slots in self._slots.items()
-            if slots.step
-        }
-        groups = [
-            {**self._group_rule(group).spec(), "params": [index[parameter] for parameter in group["params"]]}
-            for group in self.param_groups
-        ]
+        state: dict[int, dict[str, Any]] = {}
+        groups: list[dict[str, Any]] = []
+        for group in self.param_groups:
+            rule, parameters = self._group_rule(group), group["params"]
+            groups.append({**rule.spec(), "params": [index[parameter] for parameter in parameters]})
+            for parameter in parameters:
+                slots = self._slots[parameter]
+                if slots.step:
+                    arrays = _fitted(slots.state, rule, parameter.data)
+                    copies = {name: array.copy() for name, array in arrays.items()}
+                    state[index[parameter]] = {"step": slots.step, **copies}
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes over what `state_dict()` returned: slots, step counts and hyper-parameters.
+
+        Parameters may have another dtype or device than those of the state had.
 
         Raises:
             ArgumentError: another number of groups or parameters, or slots of another shape or name.
@@ -206,13 +215,17 @@ def _group(rule: UpdateRule, params: list[Tensor]) -> dict[str, Any]:
 def _loaded(name: str, parameter: Tensor, rule: UpdateRule, saved: Mapping[str, Any] | None) -> _Slots:
     if saved is None:
         return _Slots(name, 0, {})
-    arrays = {slot: value for slot, value in saved.items() if slot != "step"}
+    # A `master` that is missing is the parameter itself; one that the parameter has no need of is left aside.
+    arrays = {slot: value for slot, value in saved.items() if slot not in ("step", MASTER)}
     state = rule.init_state(parameter.data)
-    if set(arrays) != set(state) or "step" not in saved:
+    if set(arrays) != set(state) - {MASTER} or "step" not in saved:
         raise ArgumentError(
             f"{name}: {rule.name} keeps {', '.join(('step', *state))}, the state has {', '.join(saved)}"
         )
-    for slot, array in state.items():
+    if MASTER in state and MASTER in saved:
+        arrays[MASTER] = saved[MASTER]
+    for slot in arrays:
+        array = state[slot]
         if arrays[slot].shape != array.shape:
             raise ArgumentError(
                 f"{name}: {slot} has shape {arrays[slot].shape} in the state, it must have {array.shape} "
@@ -220,6 +233,13 @@ def _loaded(name: str, parameter: Tensor, rule: UpdateRule, saved: Mapping[str, 
             )
         array[...] = array_like(asnumpy(arrays[slot]), array)
     return _Slots(name, int(saved["step"]), state)
+
+
+def _fitted(state: dict[str, Array], rule: UpdateRule, parameter: Array) -> dict[str, Array]:
+    """The slots that the rule keeps: its hyper-parameters may have changed since the last step (momentum)."""
+    if state.keys() == rule.slot_values(parameter.dtype).keys():
+        return state
+    return {name: state.get(name, array) for name, array in rule.init_state(parameter).items()}
 
 
 def _as_groups(params: Params) -> list[dict[str, Any]]:

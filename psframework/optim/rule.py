@@ -145,12 +145,17 @@ class UpdateRule(ABC):
 
     def init_state(self, parameter: Array) -> dict[str, Array]:
         """The slots of a parameter before its first step: its shape and dtype, float32 for half precision."""
-        half = is_narrow(parameter.dtype)
-        dtype = _FLOAT32 if half else parameter.dtype
+        dtype = _FLOAT32 if is_narrow(parameter.dtype) else parameter.dtype
         full, shape = xp(parameter).full, parameter.shape
-        values = dict(self.slots()) | ({MASTER: 0.0} if half else {})
         with on_device_of(parameter):
-            return {name: full(self.slot_shape(name, shape), value, dtype) for name, value in values.items()}
+            return {
+                name: full(self.slot_shape(name, shape), value, dtype)
+                for name, value in self.slot_values(parameter.dtype).items()
+            }
+
+    def slot_values(self, dtype: DType) -> Mapping[str, float]:
+        """As `slots`, of a parameter of this dtype: in half precision it has `master`, too."""
+        return {**self.slots(), MASTER: 0.0} if is_narrow(dtype) else self.slots()
 
     def slot_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a slot of a parameter of this shape."""

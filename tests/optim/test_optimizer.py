@@ -254,3 +254,48 @@ def test_named_parameters_and_generators() -> None:
     optimizer = SGD((f"p{i}", p) for i, p in enumerate(params))
     assert optimizer.param_groups[0]["params"] == params
     assert optimizer.rule == SGDRule()
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [(SGD, {"momentum": 0.9}), (Adam, {"amsgrad": True}), (RMSprop, {"centered": True, "momentum": 0.5})],
+)
+def test_hyper_parameters_that_need_slots_may_be_assigned_between_steps(kind: Any, change: Any) -> None:
+    params = parameters()
+    optimizer = kind(params, lr=0.1)
+    before = kind(params, lr=0.1, **change).rule
+    steps(optimizer, params, range(2))
+    optimizer.param_groups[0].update(change)
+    saved = optimizer.state_dict()
+    resumed = kind([Tensor(p.data.copy(), requires_grad=True) for p in params])
+    resumed.load_state_dict(saved)
+    assert resumed.rule == before
+    steps(optimizer, params, range(2, 4))
+    steps(resumed, resumed.param_groups[0]["params"], range(2, 4))
+    for one, other in zip(params, resumed.param_groups[0]["params"]):
+        np.testing.assert_array_equal(one.data, other.data)
+    optimizer.param_groups[0].update(dict.fromkeys(change, 0.0))
+    steps(optimizer, params, range(4, 5))
+    assert optimizer.state_dict()["state"][0].keys() == {"step", *kind(params).rule.slots()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("float32", "float16"), ("float16", "float32"), ("float32", "float64")]
+)
+def test_a_state_fits_parameters_of_another_dtype(old: str, new: str) -> None:
+    one = Tensor(np.linspace(0.1, 1, 3).astype(old), requires_grad=True)
+    optimizer = Adam([one], lr=1e-4)
+    one.grad = np.ones(3, old)
+    optimizer.step()
+    other = Tensor(one.data.astype(new), requires_grad=True)
+    resumed = Adam([other])
+    resumed.load_state_dict(optimizer.state_dict())
+    state = resumed.state_dict()["state"][0]
+    assert state["exp_avg"].dtype == ("float64" if new == "float64" else "float32")
+    np.testing.assert_allclose(state["exp_avg"], 0.1, rtol=1e-3)
+    for _ in range(20):  # of 1e-4 each: in float16 most of them would be lost
+        one.grad, other.grad = np.ones(3, old), np.ones(3, new)
+        optimizer.step()
+        resumed.step()
+    np.testing.assert_allclose(other.data.astype(np.float64), one.data.astype(np.float64), atol=1e-3)
+    assert (one.data.astype(np.float64) < np.linspace(0.1, 1, 3) - 0.0015).all()
