@@ -153,15 +153,15 @@ def _leaf(leaf: Tensor, name: str, root: bool) -> _Box:
 
 def _operation(node: Node, root: bool) -> _Box:
     freed = node.backward is None
-    kept = 0 if freed else _kept_bytes(node)
+    kept = 0 if freed else sum(array.nbytes for array in arrays_of(node))
     lines = [node.name, *([f"keeps {_bytes(kept)}"] if kept else [])]
     title = f"{node.name}: freed by a backward" if freed else f"{node.name}: keeps {_bytes(kept)}"
     return _Box(lines, " ".join(["root"] * root + ["freed"] * freed) or "op", title)
 
 
-def _kept_bytes(node: Node) -> int:
-    """Bytes of the arrays that a rule refers to, itself or through what it closes over."""
-    total, seen, stack = 0, set[int](), [cast(object, node.backward)]
+def arrays_of(node: Node) -> list[Array]:
+    """The arrays that a node's rule refers to, itself or through what it closes over."""
+    found, seen, stack = list[Array](), set[int](), [cast(object, node.backward)]
     while stack:
         item = stack.pop()
         if isinstance(item, Tensor):
@@ -170,12 +170,12 @@ def _kept_bytes(node: Node) -> int:
             continue
         seen.add(id(item))
         if backend.is_array(item):
-            total += cast(Array, item).nbytes
+            found.append(cast(Array, item))
         elif isinstance(item, FunctionType):
             stack.extend(item.__closure__ or ())
         elif isinstance(item, _HOLDERS):
             stack.extend(gc.get_referents(item))
-    return total
+    return found
 
 
 def _bytes(count: int) -> str:

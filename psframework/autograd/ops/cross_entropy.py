@@ -197,15 +197,17 @@ def _of_probabilities(
         return constant(out)
     shape, kinds, count = data.shape, (data.dtype, target.dtype), losses.size or 1
     needs = input._requires_grad, target._requires_grad
+    each = (len(table), 1, table.shape[2])
+    surprise = surprise if needs[1] else None  # the rule holds what it reads, and not the logits
 
     def rule(gradient: Array) -> Sequence[Array | None]:
         g = backend.widen(gradient) if reduction != "mean" else backend.widen(gradient) / count
-        g = g.reshape(len(table), 1, table.shape[2]) if reduction == "none" else g
+        g = g.reshape(each) if reduction == "none" else g
         into_input = into_target = None
         if needs[0]:
             mass = xp.add.reduce(q, 1, keepdims=True)
             into_input = ((exponentials * (mass / sums) - q) * g).reshape(shape).astype(kinds[0], copy=False)
-        if needs[1]:
+        if surprise is not None:
             into_target = surprise * ((1 - smoothing) * factor) * g
             into_target = into_target.reshape(shape).astype(kinds[1], copy=False)
         return into_input, into_target

@@ -53,7 +53,7 @@ def cosine_similarity(x1: Tensor | Array, x2: Tensor | Array, axis: int = 1, eps
             found.append(sum_to(g * turned / limit, *kind) if needed else None)
         return found
 
-    return record("cosine_similarity", out, rule, (x1, x2))
+    return record("cosine_similarity", out, rule, (x1, x2), saves_output=True)  # `out` may view `cosine`
 
 
 def cosine_embedding_loss(
