@@ -36,11 +36,13 @@ def dropout(x: Tensor | Array, p: float = 0.5, rng: Any = None, training: bool =
         raise ArgumentError(f"dropout: dtype {data.dtype} is not floating: convert with .astype(np.float32)")
     # A generator of the host's draws for any device: the same run everywhere.
     kept = backend.array_like(replayable(rng).random(data.shape, dtype="float32") >= p, data)
-    mask = kept.astype(data.dtype) * data.dtype.type(1 / (1 - p) if p < 1 else 0)
-    out = data * mask
+    wide = backend.widen(data)
+    # In bfloat16 1 / 0.9 would be 0.2 % too small.
+    mask = kept.astype(wide.dtype) * wide.dtype.type(1 / (1 - p) if p < 1 else 0)
+    out = (wide * mask).astype(data.dtype, copy=False)
     if not recording(x):
         return constant(out)
-    return record("dropout", out, lambda g: (g * mask,), (x,))
+    return record("dropout", out, lambda g: ((backend.widen(g) * mask).astype(g.dtype, copy=False),), (x,))
 
 
 def channel_dropout(

@@ -3,6 +3,7 @@ import pytest
 
 from psframework.autograd import tensor
 from psframework.autograd.ops.dropout import dropout
+from psframework.backend import bfloat16
 from psframework.errors import ArgumentError
 from psframework.testing.gradcheck import gradcheck
 
@@ -22,6 +23,16 @@ def test_dropout():
     again = dropout(ones, 0.3, np.random.default_rng(0))
     np.testing.assert_array_equal(again.data, out.data)
     gradcheck(lambda x: dropout(x, 0.5, np.random.default_rng(1)), [rng.standard_normal((4, 5))[::2, ::-1]])
+
+
+def test_the_factor_is_not_rounded_to_bfloat16():
+    values = tensor(np.linspace(1, 2, 2000).astype(bfloat16), True)
+    out = dropout(values, 0.1, np.random.default_rng(0))
+    out.sum().backward()
+    exact = np.where(out.data == 0, 0, values.data.astype(np.float64) / 0.9)
+    assert abs(out.data.astype(np.float64) - exact).sum() < 0.002 * exact.sum()
+    assert abs((out.data.astype(np.float64) - exact).sum()) < 2e-4 * exact.sum()
+    assert out.dtype == values.grad.dtype == bfloat16
 
 
 def test_dropout_of_nothing_and_of_all():
