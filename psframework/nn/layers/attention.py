@@ -12,6 +12,7 @@ from psframework.autograd.ops.attention import attention_with_weights, scaled_do
 from psframework.autograd.ops.join import split, unbind
 from psframework.autograd.ops.matmul import linear
 from psframework.autograd.ops.shape import reshape, transpose, unsqueeze
+from psframework.autograd.record import as_tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import init
@@ -120,13 +121,14 @@ class MultiheadAttention(Module):
             The result, shaped as `query`; and the weights (batch, queries, keys), with an axis of heads after
             the batch unless averaged, or None. A query that may look nowhere gets zeros before `out_proj`.
         """
-        single = query.ndim == 2
+        single = as_tensor(query, "MultiheadAttention").ndim == 2
         if single:
             place = 0 if self.batch_first else 1
             batched = {id(x): unsqueeze(x, place) for x in (query, key, value)}  # one stays one
             query, key, value = [batched[id(x)] for x in (query, key, value)]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         self._check(query, key, value)
+        self._check_masks(attn_mask, key_padding_mask, query, key)
         q, k, v = self._project(query, key, value)
         mask = self._mask(attn_mask, key_padding_mask, q.shape[0])
         drop = self.dropout if self.training else 0.0
@@ -146,12 +148,30 @@ class MultiheadAttention(Module):
     def _check(self, query: Operand, key: Operand, value: Operand) -> None:
         widths = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
         for (name, width), x in zip(widths.items(), (query, key, value)):
-            if x.ndim != 3 or x.shape[-1] != width:
+            if as_tensor(x, "MultiheadAttention").ndim != 3 or x.shape[-1] != width:
                 order = "batch, time" if self.batch_first else "time, batch"
                 raise ArgumentError(
                     f"MultiheadAttention: {name} must be ({order}, {width}), or that without batch, "
                     f"not {x.shape}"
                 )
+        time, batch = (1, 0) if self.batch_first else (0, 1)
+        if key.shape[:2] != value.shape[:2] or query.shape[batch] != key.shape[batch]:
+            raise ArgumentError(
+                f"MultiheadAttention: query {query.shape}, key {key.shape} and value {value.shape} need one "
+                f"batch (axis {batch}), key and value one time (axis {time})"
+            )
+
+    def _check_masks(self, attn_mask: Mask, key_padding_mask: Mask, query: Operand, key: Operand) -> None:
+        """A mask that broadcasts is nearly always a mistake."""
+        time, batch = (1, 0) if self.batch_first else (0, 1)
+        count, scores = query.shape[batch], (query.shape[time], key.shape[time])
+        for name, mask, shapes in (
+            ("attn_mask", attn_mask, [scores, (count * self.num_heads, *scores)]),
+            ("key_padding_mask", key_padding_mask, [(count, scores[1])]),
+        ):
+            if mask is not None and mask.shape not in shapes:
+                wanted = " or ".join(map(str, shapes))
+                raise ArgumentError(f"MultiheadAttention: {name} must have shape {wanted}, not {mask.shape}")
 
     def _project(self, query: Operand, key: Operand, value: Operand) -> tuple[Tensor, ...]:
         """Query, key and value as (batch, heads, time, embed_dim / heads)."""

@@ -15,6 +15,7 @@ from psframework.autograd.ops.lstm import lstm
 from psframework.autograd.ops.recurrent import Lengths
 from psframework.autograd.ops.rnn import rnn
 from psframework.autograd.ops.shape import swapaxes, unsqueeze
+from psframework.autograd.record import as_tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
@@ -83,7 +84,7 @@ class _Recurrent(Module):
 
     def _run(self, x: Operand, states: Sequence[Operand] | None, lengths: Lengths) -> Results:
         """The output, and the last value of each state."""
-        single = x.ndim == 2
+        single = as_tensor(x, type(self).__name__).ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
             raise ArgumentError(
                 f"{type(self).__name__}: input must be (time, batch, {self.input_size}), with batch first if "
@@ -113,6 +114,10 @@ class _Recurrent(Module):
             return [None] * self._states
         count = self.num_layers * (1 + self.bidirectional)
         shape = (count, self.hidden_size) if single else (count, batch, self.hidden_size)
+        if len(states) != self._states:
+            raise ArgumentError(
+                f"{type(self).__name__}: hx must be the states (h, c), not {len(states)} of them"
+            )
         for state in states:
             if state.shape != shape:
                 raise ArgumentError(
