@@ -115,9 +115,7 @@ class _Recurrent(Module):
         count = self.num_layers * (1 + self.bidirectional)
         shape = (count, self.hidden_size) if single else (count, batch, self.hidden_size)
         if len(states) != self._states:
-            raise ArgumentError(
-                f"{type(self).__name__}: hx must be the states (h, c), not {len(states)} of them"
-            )
+            raise ArgumentError(f"{type(self).__name__}: hx must be (h, c), not {len(states)} states")
         for state in states:
             if state.shape != shape:
                 raise ArgumentError(

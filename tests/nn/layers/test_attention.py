@@ -145,13 +145,13 @@ def test_dropout_acts_in_training_only() -> None:
         (lambda: nn.MultiheadAttention(6, 3, dropout=1.0), r"dropout must lie in \[0, 1\)"),
         (lambda: make()(*[draw(4, 2, 5)] * 3), r"query must be \(time, batch, 6\)"),
         (lambda: make(kdim=4)(*[draw(4, 2, 6)] * 3), r"key must be \(time, batch, 4\)"),
-        (lambda: make()(*[draw(4, 2, 6)] * 3, attn_mask=draw(3, 3)), r"attn_mask must .* \(4, 4\) or \(6, 4, 4\)"),
-        (lambda: make()(*[draw(4, 2, 6)] * 3, attn_mask=draw(1, 4)), r"attn_mask must have shape .* not \(1, 4\)"),
+        (lambda: make()(*[draw(4, 2, 6)] * 3, attn_mask=draw(3, 3)), r"attn_mask must .* \(6, 4, 4\)"),
+        (lambda: make()(*[draw(4, 2, 6)] * 3, attn_mask=draw(1, 4)), r"attn_mask must .* not \(1, 4\)"),
         (lambda: make()(*[draw(4, 2, 6)] * 3, draw(4, 2)), r"key_padding_mask must have shape \(2, 4\)"),
         (lambda: make()(*[draw(4, 6)] * 3, draw(1)), r"key_padding_mask must have shape \(1, 4\)"),
         (lambda: make()(draw(4, 2, 6), *[draw(4, 1, 6)] * 2), r"query \(4, 2, 6\), .* one batch \(axis 1\)"),
         (lambda: make()(*[draw(4, 2, 6)] * 2, draw(3, 2, 6)), r"key and value one time \(axis 0\)"),
-        (lambda: make()([[1.0]], [[1.0]], [[1.0]]), "MultiheadAttention takes a tensor or an array, not list"),
+        (lambda: make()([[1.0]], [[1.0]], [[1.0]]), "MultiheadAttention takes a tensor or"),
     ],
 )  # fmt: skip
 def test_misuse_is_refused(call: Any, message: str) -> None:

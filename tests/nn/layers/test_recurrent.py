@@ -126,7 +126,7 @@ def test_no_graph_without_grad() -> None:
         (lambda: make("GRU")(draw(T, B, FEATURES), draw(1, 2, HIDDEN)), r"state must have shape \(1, 3, 6\)"),
         (lambda: make("GRU")(draw(T, B, FEATURES), lengths=[1, 2]), "lengths must be 3 integers"),
         (lambda: make("GRU")(draw(T, B, FEATURES), lengths=[1, 2, 6]), r"lengths must lie in \[0, 5\]"),
-        (lambda: nn.LSTM(2, 3)(np.ones((4, 1, 2)), (np.zeros((1, 1, 3)),)), r"hx must be the states \(h, c\), not 1"),
+        (lambda: nn.LSTM(2, 3)(np.ones((4, 1, 2)), (np.zeros((1, 1, 3)),)), r"must be \(h, c\), not 1"),
         (lambda: nn.GRU(2, 3)([[1.0, 2.0]]), "GRU takes a tensor or an array, not list"),
     ],
 )  # fmt: skip
