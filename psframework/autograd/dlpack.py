@@ -11,8 +11,9 @@ from psframework.autograd.tensor import Tensor
 def from_dlpack(source: Any, requires_grad: bool = False, *, copy: bool | None = None) -> Tensor:
     """A tensor over the memory of another library's array (torch, JAX, CuPy, NumPy), on its device.
 
-    The source stays alive as long as the tensor, and both see each other's changes. Read-only memory is
-    copied, since a tensor may be changed; torch loses that mark: do not wrap `torch.from_dlpack(readonly)`.
+    The source stays alive as long as the tensor, and both see each other's changes. Read-only memory (as all
+    of JAX's) is copied, since a tensor may be changed; torch loses that mark: do not wrap
+    `torch.from_dlpack(readonly)`.
 
     Args:
         source: has `__dlpack__` and `__dlpack_device__`. Of torch's tensors pass `.detach()`.

@@ -16,6 +16,7 @@ from psframework.backend import scopes
 from psframework.backend.arrays import Array, DType, cupy
 from psframework.backend.pinned import Staging, pieces
 from psframework.backend.streams import Event, Stream
+from psframework.errors import ArgumentError
 
 if TYPE_CHECKING:
     from psframework.backend.kernels import Kernels
@@ -90,9 +91,15 @@ class CudaPlatform:
     indexed = True
 
     @cached_property
-    def _cp(self) -> Any:
-        """CuPy, once it was found to work."""
+    def _found(self) -> Any:
         return cupy()
+
+    @property
+    def _cp(self) -> Any:
+        """CuPy, which was found to work."""
+        if self._found is None:
+            raise ArgumentError(f"no CUDA device: {self.missing()}")
+        return self._found
 
     @cached_property
     def _staging(self) -> Staging:
@@ -100,7 +107,7 @@ class CudaPlatform:
 
     def count(self) -> int:
         """How many GPUs CUDA shows."""
-        return int(self._cp.cuda.runtime.getDeviceCount()) if self._cp is not None else 0
+        return int(self._found.cuda.runtime.getDeviceCount()) if self._found is not None else 0
 
     def missing(self) -> str:
         """Why there are none, and what to do."""
@@ -109,6 +116,10 @@ class CudaPlatform:
                 "CuPy is not installed: pip install 'psframework[cuda12]', or [cuda13], "
                 "whichever CUDA version nvidia-smi shows"
             )
+        try:
+            importlib.import_module("cupy")
+        except Exception as error:
+            return f"CuPy is installed, but can't be imported: {error}"
         return "CuPy is installed, but finds no CUDA driver or no GPU: see what nvidia-smi says"
 
     def current(self) -> int:

@@ -14,6 +14,7 @@ from psframework.errors import ArgumentError
 
 _CPU, _CUDA, _PINNED = 1, 2, 3  # DLDeviceType
 _BFLOAT = 4  # DLDataTypeCode
+_READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 
 
 def from_dlpack(source: Any, *, copy: bool | None = None) -> Array:
@@ -36,13 +37,10 @@ def from_dlpack(source: Any, *, copy: bool | None = None) -> Array:
 
 
 def _borrowed(source: Any) -> Array:
+    if not hasattr(source, "__dlpack_device__"):
+        raise ArgumentError(f"from_dlpack takes an array with __dlpack__, not {type(source).__name__}")
     try:
         kind, _ = source.__dlpack_device__()
-    except AttributeError as error:
-        raise ArgumentError(
-            f"from_dlpack takes an array with __dlpack__, not {type(source).__name__}"
-        ) from error
-    try:
         if kind in (_CPU, _PINNED):
             return _on_host(source)
         if kind == _CUDA and (module := cupy()) is not None:
@@ -58,10 +56,17 @@ def _on_host(source: Any) -> Array:
         return np.from_dlpack(source)
     except (BufferError, RuntimeError):
         # NumPy knows no bfloat16; its memory is as good as any.
-        array = _bfloat16(source.__dlpack__())
-        if array is None:
+        array = source if isinstance(source, np.ndarray) else _bfloat16(_capsule(source))
+        if array is None or array.dtype != bfloat16:
             raise
         return array
+
+
+def _capsule(source: Any) -> Any:
+    try:
+        return source.__dlpack__(max_version=(1, 0))
+    except TypeError:  # older libraries
+        return source.__dlpack__()
 
 
 class _Tensor(ctypes.Structure):
@@ -81,11 +86,34 @@ class _Tensor(ctypes.Structure):
     )
 
 
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned, which says whether the memory may be written to."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+def _contents(capsule: Any) -> tuple[_Tensor, bool]:
+    """The tensor in a capsule, and whether it may be written to: as in NumPy, only if the capsule says so."""
+    get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    name = get_name(capsule)
+    address = get_pointer(capsule, name)
+    if name != b"dltensor_versioned":
+        return ctypes.cast(address, ctypes.POINTER(_Tensor)).contents, False
+    managed = ctypes.cast(address, ctypes.POINTER(_Versioned)).contents
+    return managed.tensor, not managed.flags & _READ_ONLY
+
+
 def _bfloat16(capsule: Any) -> Array | None:
     """The array in a capsule if it is bfloat16. It is not consumed: it frees the memory when it goes."""
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    found = ctypes.cast(get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
+    found, writeable = _contents(capsule)
     if (found.code, found.bits, found.lanes) != (_BFLOAT, 16, 1):
         return None
     shape = tuple(found.shape[i] for i in range(found.ndim))
@@ -100,4 +128,6 @@ def _bfloat16(capsule: Any) -> Array | None:
     extent = 2 + sum((length - 1) * stride for length, stride in zip(shape, strides))
     memory = (ctypes.c_ubyte * extent).from_address(found.data + found.byte_offset)
     memory.capsule = capsule
-    return np.ndarray(shape, bfloat16, memory, 0, strides)
+    array = np.ndarray(shape, bfloat16, memory, 0, strides)
+    array.flags.writeable = writeable
+    return array

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -57,15 +56,6 @@ class Staging:
                 return
         if event is not None:
             event.synchronize()  # its memory must outlive the copy
-
-    @contextmanager
-    def borrowed(self) -> Iterator[Array]:
-        """A buffer for the time of a block that waits for the device itself."""
-        buffer = self.take()
-        try:
-            yield buffer
-        finally:
-            self.give_back(buffer)
 
 
 def pieces(array: Array, size: int) -> Iterator[Array]:

@@ -45,19 +45,13 @@ def asnumpy(array: object, *, stream: Stream | None = None) -> Array:
     platform = platform_of(array)
     if platform is not None and platform is not HOST:
         return platform.fetch(cast(Array, array), stream)
-    if is_array(array) and hasattr(xp(array), "asnumpy"):
-        return cast(Array, xp(array).asnumpy(array))
     return np.asarray(array)
 
 
 def array_like(value: Any, like: Array, dtype: DType | None = None) -> Array:
     """`value` (number, list, or array of any device) as an array where `like` lives."""
-    module = xp(like)
-    if module is np:
+    if xp(like) is np:
         return np.asarray(value if not is_array(value) else asnumpy(value), dtype=dtype)
-    platform = platform_of(like)
-    if platform is None:  # a module registered without a device
-        return cast(Array, module.asarray(value, dtype=dtype))
     host = value if is_array(value) else np.asarray(value)
     if dtype is not None:
         host = host.astype(dtype, copy=False)
@@ -72,7 +66,7 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: Any, target: str | Device 
         dtype: of the array; its values are undefined.
         target: the device that will copy; a GPU by default, where there is one.
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
     platform = pinning() if target is None else device(target).platform
     return platform.pinned_empty(sizes, np.dtype(dtype))
 

@@ -48,11 +48,19 @@ class Elsewhere:
         raise BufferError("not today")
 
 
+class Nowhere:
+    """As torch's tensors on "meta"."""
+
+    def __dlpack_device__(self):
+        raise ValueError("no such device")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ([1.0], "not list"),
         (Elsewhere(1), "Elsewhere can't be taken: not today"),
+        (Nowhere(), "Nowhere can't be taken: no such device"),
         (Elsewhere(8), "DLPack's type 8: only CPU and CUDA"),
         (np.array(["a"]), "can't be taken"),
     ],
@@ -86,3 +94,16 @@ def test_bfloat16_of_torch_which_numpy_does_not_know():
     del theirs, view
     gc.collect()
     assert ours.tolist()[0] == [99, 13, 14, 15]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_jax_arrays_are_copied(dtype):
+    jax = pytest.importorskip("jax")
+    lent = jax.numpy.ones(3, dtype)
+    x = from_dlpack(lent)
+    x += 1
+    assert (
+        x.dtype == backend.dtype_from_name(dtype) and lent.tolist() == [1, 1, 1] and x.tolist() == [2, 2, 2]
+    )
+    with pytest.raises(ArgumentError, match="read-only"):
+        from_dlpack(lent, copy=False)

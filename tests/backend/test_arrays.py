@@ -30,16 +30,13 @@ def test_is_array():
 
 def test_another_kind_of_array():
     class DeviceArray:
-        def __init__(self, host):
-            self.host = host
+        pass
 
-    module = types.SimpleNamespace(asnumpy=lambda array: array.host)
+    module = types.SimpleNamespace()
     backend.register_namespace(DeviceArray, module)
-    host = np.ones(2)
-    assert backend.xp(DeviceArray(host)) is module and backend.is_array(DeviceArray(host))
-    assert backend.asnumpy(DeviceArray(host)) is host and backend.asnumpy(host) is host
+    assert backend.xp(DeviceArray()) is module and backend.is_array(DeviceArray())
     backend.forget_namespace(DeviceArray)
-    assert not backend.is_array(DeviceArray(host))
+    assert not backend.is_array(DeviceArray())
 
 
 def test_widen():

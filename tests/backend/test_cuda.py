@@ -93,6 +93,16 @@ def test_what_is_missing():
     with fake_cupy(devices=0):
         assert platform.count() == 0
     assert "CuPy" in platform.missing()
+    with pytest.raises(ArgumentError, match="no CUDA device: CuPy is"):
+        platform.put(np.ones(2), 0, None)  # for a device that was not asked for by name
+
+
+def test_a_cupy_that_cannot_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "cupy.py").write_text("raise ImportError('libnvrtc.so.12: no such file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    platform = CudaPlatform()
+    assert platform.count() == 0
+    assert platform.missing() == "CuPy is installed, but can't be imported: libnvrtc.so.12: no such file"
 
 
 def test_kernels_only_where_they_would_run(cp):

@@ -21,9 +21,9 @@ def test_memory_is_shared_unless_it_is_read_only():
 
 
 class Lender:
-    """Lends bfloat16 as torch does, which NumPy can't read."""
+    """Lends bfloat16 as torch does, which NumPy can't read, or without a version as JAX does."""
 
-    def __init__(self, shape, strides, code=4):
+    def __init__(self, shape, strides, code=4, version=True, flags=0):
         self.memory = np.arange(12, dtype=np.float32).astype(backend.bfloat16)
         int64s = ctypes.c_int64 * max(len(shape), 1)
         self.lengths, self.steps = int64s(*shape), strides and int64s(*strides)
@@ -33,13 +33,19 @@ class Lender:
             ctypes.cast(self.steps, pointer) if strides else None, 2,
         )  # fmt: skip
 
+        self.versioned = dlpack._Versioned((1, 0), None, None, flags, self.tensor) if version else None
+
     def __dlpack_device__(self):
         return 1, 0
 
     def __dlpack__(self, **options):
         make = ctypes.pythonapi.PyCapsule_New
         make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        return make(ctypes.addressof(self.tensor), b"dltensor", None)
+        if self.versioned is None:
+            if options:
+                raise TypeError("an old library")
+            return make(ctypes.addressof(self.tensor), b"dltensor", None)
+        return make(ctypes.addressof(self.versioned), b"dltensor_versioned", None)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,22 @@ def test_bfloat16(shape, strides, expected):
     if array.size:
         array[...] = 50
         assert np.count_nonzero(lender.memory == 50) == array.size
+
+
+@pytest.mark.parametrize("options", [{"version": False}, {"flags": 1}])
+def test_bfloat16_that_must_not_be_written_to_is_copied(options):
+    lender = Lender((2, 3), None, **options)
+    array = backend.from_dlpack(lender)
+    array[...] = 50
+    assert array.flags.writeable and not np.any(lender.memory == 50)
+    with pytest.raises(ArgumentError, match="read-only"):
+        backend.from_dlpack(lender, copy=False)
+
+
+def test_our_own_bfloat16():
+    array = np.ones(3, backend.bfloat16)
+    assert backend.from_dlpack(array) is array
+    assert not np.shares_memory(backend.from_dlpack(array, copy=True), array)
 
 
 def test_what_cannot_be_read():

@@ -38,3 +38,19 @@ def test_pinned_memory_where_nothing_pins():
     array = backend.pinned_empty(3, "float32", "cpu")
     assert array.shape == (3,) and array.dtype == np.float32
     assert backend.pinned_empty((2, 2), np.int8).shape == (2, 2)
+    assert backend.pinned_empty(np.int64(3), "bfloat16").shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        *(np.array(3.0), np.zeros((0, 3)), np.arange(12.0).reshape(3, 4)[:, ::-2]),
+        *(np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.arange(3, dtype=">f4")),
+        *(np.broadcast_to(1.0, (2, 3)), np.array([True]), np.array([1j])),
+    ],
+)
+def test_arrays_of_all_layouts_go_there_and_back(array):
+    with strict_devices("all-0", "all-1"):
+        back = backend.to_device(backend.to_device(backend.to_device(array, "all-0"), "all-1"), "cpu")
+    np.testing.assert_array_equal(back, array)
+    assert back.dtype == array.dtype and back.shape == array.shape and back.flags.writeable

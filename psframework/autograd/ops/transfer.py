@@ -61,7 +61,7 @@ def _parsed(target: Any, dtype: Any) -> tuple[Device | None, DType | None]:
     if backend.is_array(target):
         return backend.device_of(target), target.dtype
     place: Device | None = None
-    kind: DType | None = None if dtype is None else np.dtype(dtype)
+    kind: DType | None = None if dtype is None else _dtype(dtype)
     if isinstance(target, Device) or (isinstance(target, str) and not _is_dtype(target)):
         place = backend.device(target)
     elif kind is None:
@@ -82,9 +82,9 @@ def _is_dtype(name: str) -> bool:
 
 
 def _dtype(target: Any) -> DType:
-    if isinstance(target, str):
-        return backend.dtype_from_name(target)
     try:
+        if target is None:  # NumPy's float64
+            raise TypeError
         kind: DType = np.dtype(target)
         return kind
     except TypeError as error:

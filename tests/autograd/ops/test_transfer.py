@@ -56,6 +56,8 @@ def test_integers_carry_no_gradient():
         (3, None, "a device, a dtype or a tensor, not 3"),
         (np.float16, np.float32, "two dtypes"),
         ("cpu", object, "not supported"),
+        ("cpu", "float99", "a device, a dtype or a tensor, not 'float99'"),
+        (None, None, "not None"),
     ],
 )
 def test_what_is_no_target(target, dtype, message):
