@@ -187,11 +187,13 @@ class _ValueKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ValueKind.V
     """VALUE_KIND_FUNCTION: a text, the name of a registered function or class."""
     VALUE_KIND_MODULE: _ValueKind.ValueType  # 59
     """VALUE_KIND_MODULE: a text (class), then three nodes: the constructor's arguments (tuple), its keyword
-    arguments (dict), and the state (dict: arrays by name, training and requires_grad flags), or None for a
-    module that is part of the one around it.
+    arguments (dict), and the state (a dict: arrays by name, names of frozen parameters, names of modules in
+    evaluation mode), or None for a module that is part of the one around it.
     """
     VALUE_KIND_PASSENGER: _ValueKind.ValueType  # 60
     """VALUE_KIND_PASSENGER: a text (kind), a blob (what the sender's passenger says), a count and so many nodes."""
+    VALUE_KIND_SAME_MODULE: _ValueKind.ValueType  # 61
+    """VALUE_KIND_SAME_MODULE: a number n: the same object as the value's module that ended as the n-th, from 0."""
 
 class ValueKind(_ValueKind, metaclass=_ValueKindEnumTypeWrapper):
     """ValueKind says what a node is, what follows it in the outline, and what it takes from the other fields. "Count"
@@ -282,11 +284,13 @@ VALUE_KIND_FUNCTION: ValueKind.ValueType  # 58
 """VALUE_KIND_FUNCTION: a text, the name of a registered function or class."""
 VALUE_KIND_MODULE: ValueKind.ValueType  # 59
 """VALUE_KIND_MODULE: a text (class), then three nodes: the constructor's arguments (tuple), its keyword
-arguments (dict), and the state (dict: arrays by name, training and requires_grad flags), or None for a
-module that is part of the one around it.
+arguments (dict), and the state (a dict: arrays by name, names of frozen parameters, names of modules in
+evaluation mode), or None for a module that is part of the one around it.
 """
 VALUE_KIND_PASSENGER: ValueKind.ValueType  # 60
 """VALUE_KIND_PASSENGER: a text (kind), a blob (what the sender's passenger says), a count and so many nodes."""
+VALUE_KIND_SAME_MODULE: ValueKind.ValueType  # 61
+"""VALUE_KIND_SAME_MODULE: a number n: the same object as the value's module that ended as the n-th, from 0."""
 Global___ValueKind: _TypeAlias = ValueKind  # noqa: Y015
 
 @_typing.final
@@ -374,8 +378,7 @@ class InvokeRequest(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     FUNCTION_FIELD_NUMBER: _builtins.int
-    ARGS_FIELD_NUMBER: _builtins.int
-    KWARGS_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     PART_SIZES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
@@ -384,12 +387,8 @@ class InvokeRequest(_message.Message):
     data: _builtins.bytes
     """Data holds the parts that the values refer to, one after the other."""
     @_builtins.property
-    def args(self) -> Global___Value:
-        """Args is a tuple: the positional arguments."""
-
-    @_builtins.property
-    def kwargs(self) -> Global___Value:
-        """Kwargs is a dict: the keyword arguments; unset if there are none."""
+    def arguments(self) -> Global___Value:
+        """Arguments is a tuple of two: a tuple, the positional arguments, and a dict, those with names."""
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -403,15 +402,14 @@ class InvokeRequest(_message.Message):
         self,
         *,
         function: _builtins.str = ...,
-        args: Global___Value | None = ...,
-        kwargs: Global___Value | None = ...,
+        arguments: Global___Value | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         part_sizes: _abc.Iterable[_builtins.int] | None = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "kwargs", b"kwargs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "data", b"data", "function", b"function", "kwargs", b"kwargs", "metadata", b"metadata", "part_sizes", b"part_sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "data", b"data", "function", b"function", "metadata", b"metadata", "part_sizes", b"part_sizes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -460,10 +458,13 @@ class OpenStreamRequest(_message.Message):
     CALL_FIELD_NUMBER: _builtins.int
     MAX_ITEMS_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    TIMEOUT_US_FIELD_NUMBER: _builtins.int
     max_items: _builtins.int
     """Max_items: the generator runs ahead by at most so many items; 0: as many as the server likes."""
     max_bytes: _builtins.int
     """Max_bytes: and by about so many bytes at most; 0: as many as the server likes."""
+    timeout_us: _builtins.int
+    """Timeout_us: the generator must have ended after so many microseconds; 0: it may run as long as it is read."""
     @_builtins.property
     def call(self) -> Global___InvokeRequest:
         """Call names the generator and holds its arguments."""
@@ -474,10 +475,11 @@ class OpenStreamRequest(_message.Message):
         call: Global___InvokeRequest | None = ...,
         max_items: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        timeout_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "max_bytes", b"max_bytes", "max_items", b"max_items"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "max_bytes", b"max_bytes", "max_items", b"max_items", "timeout_us", b"timeout_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -662,6 +664,7 @@ class FunctionInfo(_message.Message):
     CANCELLED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     SECONDS_P50_FIELD_NUMBER: _builtins.int
     SECONDS_P90_FIELD_NUMBER: _builtins.int
@@ -681,7 +684,9 @@ class FunctionInfo(_message.Message):
     refused: _builtins.int
     """Refused: calls that were not begun, for lack of room or of permission."""
     running: _builtins.int
-    """Running at this moment."""
+    """Running at this moment, those that wait for a thread included."""
+    queued: _builtins.int
+    """Queued: those of them that wait for a thread."""
     seconds: _builtins.float
     """Seconds spent in all calls that have ended."""
     seconds_p50: _builtins.float
@@ -706,6 +711,7 @@ class FunctionInfo(_message.Message):
         cancelled: _builtins.int = ...,
         refused: _builtins.int = ...,
         running: _builtins.int = ...,
+        queued: _builtins.int = ...,
         seconds: _builtins.float = ...,
         seconds_p50: _builtins.float = ...,
         seconds_p90: _builtins.float = ...,
@@ -713,7 +719,7 @@ class FunctionInfo(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "cancelled", b"cancelled", "errors", b"errors", "idempotent", b"idempotent", "kind", b"kind", "name", b"name", "refused", b"refused", "roles", b"roles", "running", b"running", "seconds", b"seconds", "seconds_p50", b"seconds_p50", "seconds_p90", b"seconds_p90", "seconds_p99", b"seconds_p99"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "cancelled", b"cancelled", "errors", b"errors", "idempotent", b"idempotent", "kind", b"kind", "name", b"name", "queued", b"queued", "refused", b"refused", "roles", b"roles", "running", b"running", "seconds", b"seconds", "seconds_p50", b"seconds_p50", "seconds_p90", b"seconds_p90", "seconds_p99", b"seconds_p99"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,106 @@
+"""Arguments and results of calls: Python values to `Value` messages and back. No code travels, no pickle.
+
+What travels: None, bool, int of any size, float, complex, str, bytes, bytearray, list, tuple, dict, set,
+frozenset, slice, range, `...`, dates, times and durations, enums, NumPy scalars and arrays, dtypes, Tensors
+(as constants), Parameters, sparse gradients, Modules, registered functions and classes, types added with
+`psf.register_type`, and what the layers above carry (RRefs). A memoryview arrives as bytes. Everything
+arrives as a copy, also what two values share; what contains itself is refused.
+
+Arrays up to 1 KiB are inside the message, larger ones are parts of the frame: views of the caller's arrays on
+the way out, views of where they arrived on the way in. On one host that is the sender's memory, so arrays
+above 1 MiB arrive read-only; on every lane, so that no program depends on it: `array.copy()` before writing
+to one. Smaller ones are copied, and may be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psframework.errors import WireError
+from psframework.proto.v1.remote_pb2 import Value
+from psframework.rpc import kinds, readers, writers
+from psframework.rpc.decoder import Decoder
+from psframework.rpc.encoder import Encoder
+from psframework.rpc.frames import MAX_HEADER, MAX_PARTS
+from psframework.rpc.journey import Journey, Outcome
+from psframework.rpc.kinds import CannotTravel
+from psframework.wire.memory import Buffer
+
+__all__ = ["CannotTravel", "decode", "decode_call", "encode", "encode_call", "readers", "writers"]
+
+_LARGE_OUTLINE = 4096
+_CALL = "the call"  # the value is (args, kwargs), which the caller doesn't see as one
+
+
+def encode(value: object, journey: Journey, where: str = "value") -> Value:
+    """The message of a value.
+
+    Args:
+        value: anything that may travel.
+        journey: its `parts` get the large arrays: views, to be sent or copied before the caller goes on. If
+            the value can't travel the journey ends, so that passengers stay where they are.
+        where: what the value is called in messages.
+
+    Raises:
+        CannotTravel: something in it can't travel; the message names the type, and the path to it. It is a
+            TypeError.
+    """
+    first_part = len(journey.parts)
+    encoder = Encoder(journey)
+    try:
+        encoder.put(value)
+        return _checked(encoder, first_part)
+    except CannotTravel as error:
+        journey.end(Outcome.REFUSED)
+        if where is _CALL:
+            where = ("args", "kwargs")[error.path.pop(0) != "[0]"] if error.path else "the call"
+        raise CannotTravel(f"{where}{''.join(error.path)}: {error.reason}") from None
+    except BaseException:
+        journey.end(Outcome.REFUSED)
+        raise
+
+
+def _checked(encoder: Encoder, first_part: int) -> Value:
+    message = encoder.message(first_part)
+    if len(encoder.outline) > _LARGE_OUTLINE:  # else it can't be too large
+        if (nbytes := message.ByteSize()) > MAX_HEADER:
+            raise CannotTravel(
+                f"{nbytes} bytes besides its arrays; {MAX_HEADER} travel: send long lists as arrays"
+            )
+        if len(encoder.journey.parts) > MAX_PARTS:
+            raise CannotTravel(f"more than {MAX_PARTS} arrays above {kinds.INLINE} bytes: stack them")
+    return message
+
+
+def decode(message: Value, parts: Sequence[Buffer], journey: Journey, *, views: bool = True) -> Any:
+    """The value of a message.
+
+    Args:
+        message: what a peer's `encode` made, or what anybody else sent.
+        parts: all parts of its frame.
+        journey: is told to passengers.
+        views: False copies large arrays too, so that what is kept does not hold on to the sender's memory.
+
+    Raises:
+        WireError: it is no value, or a name in it is not known here. Until then it took no more memory than a
+            fixed multiple of the message, and, for arrays, what their bytes take.
+    """
+    return Decoder(message, parts, journey, views).value()
+
+
+def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any] | None, journey: Journey) -> Value:
+    """The arguments of a call as one message; raises as `encode`."""
+    return encode((tuple(args), dict(kwargs or {})), journey, _CALL)
+
+
+def decode_call(
+    message: Value, parts: Sequence[Buffer], journey: Journey, *, views: bool = True
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, (args, kwargs); raises as `decode`."""
+    value = decode(message, parts, journey, views=views)
+    if type(value) is tuple and len(value) == 2:
+        args, kwargs = value
+        if type(args) is tuple and type(kwargs) is dict and all(type(name) is str for name in kwargs):
+            return args, kwargs
+    raise WireError("the arguments of a call are a tuple and a dict with names")

@@ -1,0 +1,174 @@
+"""Reads values from Value messages; how each kind is read, `readers` knows. `arguments` is the way in.
+
+Everything here came from a peer: each count is compared with what is left before anything is made, depth and
+the number of containers are bounded, names are looked up and nothing is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from psframework.errors import WireError
+from psframework.proto.v1.remote_pb2 import Value
+from psframework.rpc import kinds
+from psframework.rpc.journey import Journey
+from psframework.rpc.kinds import MAX_CONTAINERS, MAX_DEPTH
+from psframework.wire.memory import Buffer
+
+_UNIFORM = 8  # items from which on it pays to ask whether all are of one kind
+_COLUMNS = {kinds.REAL: "reals", kinds.INTEGER: "integers", kinds.TEXT: "texts"}
+
+Reader = Callable[["Decoder", int], Any]
+
+
+def _unknown(decoder: Decoder, depth: int) -> Any:
+    raise WireError(f"a value of kind {decoder.outline[decoder.at - 1]}, which is none that may stand here")
+
+
+READERS: Final[list[Reader]] = [_unknown] * 256
+"""How a node is read, by its byte; filled by `readers`."""
+
+
+class Decoder:
+    """Reads one value.
+
+    Args:
+        message: what `Encoder` wrote, or anything else.
+        parts: the parts of its frame.
+        journey: is told to passengers.
+        views: large arrays are views of the parts; False copies all.
+    """
+
+    __slots__ = ("_containers", "_parts", "_used", "at", "blobs", "integers", "journey", "message", "modules",
+                 "outline", "reals", "texts", "views")  # fmt: skip
+
+    def __init__(self, message: Value, parts: Sequence[Buffer], journey: Journey, views: bool) -> None:
+        self.message = message
+        self.journey = journey
+        self.views = views
+        self.outline = message.outline
+        self.at = 0
+        self._parts = parts
+        self._used = 0
+        self._containers = 0
+        self.modules: list[Any] = []
+
+    def __getattr__(self, column: str) -> Iterator[Any]:
+        """The columns, each when it is first needed: most messages have one or two."""
+        if column not in ("integers", "reals", "texts", "blobs"):
+            raise AttributeError(column)
+        found = iter(getattr(self.message, column))
+        setattr(self, column, found)
+        return found
+
+    def value(self) -> Any:
+        """The value; WireError if the message is not just that."""
+        value = self.node(0)
+        if self.at != len(self.outline):
+            raise WireError(f"{len(self.outline) - self.at} bytes of outline are left over")
+        return value
+
+    def node(self, depth: int) -> Any:
+        """The next node, with all that is in it."""
+        at = self.at
+        self.at = at + 1
+        try:
+            reader = READERS[self.outline[at]]
+        except IndexError:
+            raise short() from None
+        return reader(self, depth)
+
+    def byte(self) -> int:
+        """The next byte of the outline."""
+        at = self.at
+        self.at = at + 1
+        try:
+            return self.outline[at]
+        except IndexError:
+            raise short() from None
+
+    def number(self) -> int:
+        """The next number of the outline, below 2**63."""
+        result = byte = self.byte()
+        if byte < 0x80:
+            return result
+        result &= 0x7F
+        for shift in range(7, 63, 7):
+            byte = self.byte()
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return result
+        raise WireError("a number that does not end")
+
+    def begin(self, depth: int, each: int = 1) -> int:
+        """A container begins: the number of its items, of so many nodes each."""
+        self.nest(depth)
+        outline, at = self.outline, self.at
+        if at < len(outline) and outline[at] < 0x80:
+            count = outline[at]
+            self.at = at + 1
+        else:
+            count = self.number()
+        if count * each > len(outline) - self.at:
+            raise WireError(f"{count} items where {len(outline) - self.at} bytes of outline are left")
+        return count
+
+    def nest(self, depth: int) -> None:
+        """Counts a container, and refuses one too many, or one too deep."""
+        self._containers += 1
+        if depth >= MAX_DEPTH or self._containers > MAX_CONTAINERS:
+            raise WireError(f"nested deeper than 100 levels, or over {MAX_CONTAINERS} containers")
+
+    def items(self, count: int, depth: int) -> list[Any]:
+        """So many nodes."""
+        if count >= _UNIFORM:
+            at, outline = self.at, self.outline
+            kind = outline[at]
+            if kind in _COLUMNS and outline.count(kind, at, at + count) == count:
+                return self._uniform(_COLUMNS[kind], count)
+        node = self.node
+        return [node(depth) for _ in range(count)]
+
+    def _uniform(self, column: str, count: int) -> list[Any]:
+        """So many numbers or texts at once."""
+        self.at += count
+        found = list(islice(getattr(self, column), count))
+        if len(found) != count:
+            raise short()
+        return found
+
+    def text(self) -> str:
+        """The next of the texts."""
+        value: str | None = next(self.texts, None)
+        if value is None:
+            raise short()
+        return value
+
+    def blob(self) -> Buffer:
+        """The next of the blobs."""
+        value: Buffer | None = next(self.blobs, None)
+        if value is None:
+            raise short()
+        return value
+
+    def number_of(self, column: Iterator[Any]) -> Any:
+        """The next of the integers or reals."""
+        value = next(column, None)
+        if value is None:
+            raise short()
+        return value
+
+    def part(self) -> memoryview:
+        """The next part of the frame, read-only."""
+        index = self.message.first_part + self._used
+        if index >= len(self._parts):
+            raise WireError(f"part {index} of a value, but its frame has {len(self._parts)}")
+        self._used += 1
+        return memoryview(self._parts[index]).toreadonly()
+
+
+def short() -> WireError:
+    """The error of a message that ends too early."""
+    return WireError("the message ends before its value does")

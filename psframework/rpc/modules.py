@@ -1,0 +1,83 @@
+"""Modules as values: what made one, and the state that makes another of its class equal to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from psframework import backend
+from psframework.errors import ArgumentError, AutogradError, ModelMismatch, WireError
+from psframework.nn import Module, Parameter
+
+ARRAYS, FROZEN, RESTING = "arrays", "frozen", "resting"
+
+
+def state_of(module: Module) -> dict[str, Any]:
+    """All that a new module of the same class and arguments lacks, as a plain value. The arrays are views."""
+    return {
+        ARRAYS: module.state_dict(copy=False),
+        FROZEN: [path for path, parameter in _parameters(module) if not parameter.requires_grad],
+        RESTING: [path for path, each in module.named_modules() if not each.training],
+    }
+
+
+def restore(module: Module, state: object) -> None:
+    """Gives a new module the state that `state_of` another described.
+
+    Values are copied, unless they differ in dtype or device: then the module takes the arrays that arrived.
+
+    Raises:
+        WireError: the state is not one of such a module; the message says in which names and shapes.
+    """
+    arrays, frozen, resting = _parts(state)
+    parameters, submodules = dict(_parameters(module)), dict(module._walk(""))
+    for path in frozen - parameters.keys() | resting - submodules.keys():
+        raise WireError(f"{type(module).__name__} has no {path!r} here: both sides must define it alike")
+    try:
+        _take_kinds(module, arrays)
+        module.load_state_dict(arrays)
+    except (ModelMismatch, ArgumentError, AutogradError) as error:
+        raise WireError(str(error)) from None
+    for path, submodule in submodules.items():
+        submodule.training = path not in resting
+    for path, parameter in parameters.items():
+        parameter.requires_grad = path not in frozen
+
+
+def _parameters(module: Module) -> Iterator[tuple[str, Parameter]]:
+    """Parameters by name, one that is shared under each of its names."""
+    return module.named_parameters(remove_duplicate=False)
+
+
+def _parts(state: object) -> tuple[dict[str, Any], set[str], set[str]]:
+    if not isinstance(state, dict) or state.keys() != {ARRAYS, FROZEN, RESTING}:
+        raise WireError("the state of a module is not complete")
+    arrays, frozen, resting = state[ARRAYS], state[FROZEN], state[RESTING]
+    named = isinstance(arrays, dict) and all(
+        isinstance(name, str) and backend.is_array(array) for name, array in arrays.items()
+    )
+    if not named or not _are_names(frozen) or not _are_names(resting):
+        raise WireError("the state of a module is arrays by name, and lists of names")
+    return arrays, set(frozen), set(resting)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _take_kinds(module: Module, arrays: Mapping[str, Any]) -> None:
+    """Makes room in the dtype, and on the device, of what arrived."""
+    for path, owner, name, is_buffer in module._places(""):
+        given = arrays.get(path)
+        held = owner.__dict__[name]
+        own = held if is_buffer else held.data
+        if given is None or given.shape != own.shape:
+            continue  # the strict load names it
+        if given.dtype == own.dtype and backend.device_of(given) == backend.device_of(own):
+            continue
+        if backend.is_floating(given.dtype) != backend.is_floating(own.dtype):
+            raise ArgumentError(f"{path} is {own.dtype} here, {given.dtype} arrived")
+        if is_buffer:
+            owner.__dict__[name] = given.copy()
+        else:
+            held.data = given.copy()
