@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from psframework.parameter_server.partition import Balanced, FixedShards, Hash, MaxSize, MinSize
     from psframework.parameter_server.policy import ASP, BSP, SSP
     from psframework.rpc.compute import compute
+    from psframework.rpc.registry import remote
+    from psframework.rpc.types import register_type
 
 # What is imported on first use: `psf health` and other small tools start in a fraction of the time.
 _HOMES = {
@@ -89,6 +91,8 @@ _HOMES = {
     "psframework.parameter_server.partition": ("Balanced", "FixedShards", "Hash", "MaxSize", "MinSize"),
     "psframework.parameter_server.policy": ("ASP", "BSP", "SSP"),
     "psframework.rpc.compute": ("compute",),
+    "psframework.rpc.registry": ("remote",),
+    "psframework.rpc.types": ("register_type",),
 }
 _MODULES = ("autograd", "data", "nn", "optim")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -169,5 +173,7 @@ __all__ = [
     "ops",
     "optim",
     "recompute",
+    "register_type",
+    "remote",
     "tensor",
 ]

@@ -13,6 +13,8 @@ from psframework import errors
 NAMES = {
     # a cluster
     "Cluster", "LocalCluster", "compute", "connect", "current_cluster", "local_cluster",
+    # calls
+    "register_type", "remote",
     # the parameter server
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
@@ -50,6 +52,8 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.BSP, "trainers=None, spares=0, on_loss='continue'"),
     (psf.SSP, "staleness=0"),
     (psf.compute, "fn, *args, **kwargs"),
+    (psf.remote, "target=None, /, *, idempotent=False, roles=(), name=None"),
+    (psf.register_type, "kind=None, /, *, name=None"),
     (psf.tensor, "data, requires_grad=False"),
     (psf.device, "name"),
     (psf.from_dlpack, "source, requires_grad=False"),
