@@ -82,6 +82,21 @@ def test_the_language_model_trains_and_writes(model: str) -> None:
     assert len(written) == 23
 
 
+def test_the_recommender_finds_the_topics() -> None:
+    command = [sys.executable, ROOT / "examples" / "recommender.py", "--steps=300", "--articles=1000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=45)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    areas = [float(area) for area in re.findall(r"AUC (\d\.\d+)", done.stdout)]
+    assert len(areas) == 5 and areas[-1] > 0.86, done.stdout
+
+
+@pytest.mark.parametrize("name", ["text", "recommender"])
+def test_help_shows_how_to_run_it(name: str) -> None:
+    command = [sys.executable, ROOT / "examples" / f"{name}.py", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=45)
+    assert done.returncode == 0 and f"python examples/{name}.py" in done.stdout
+
+
 def test_readmes_loop_is_short() -> None:
     lines = [line for line in readme_program().splitlines() if line.strip()]
     assert len(lines) <= 25
