@@ -100,9 +100,8 @@ def draw(
         ArgumentError: a root that no graph leads to.
     """
     roots = list(root) if isinstance(root, Sequence) else [root]
-    for tensor in roots:
-        if not isinstance(tensor, Tensor) or not tensor.requires_grad:
-            raise ArgumentError("draw: a root must be a tensor that requires grad: nothing else has a graph")
+    if not roots or not all(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in roots):
+        raise ArgumentError("draw: a root must be a tensor that requires grad: nothing else has a graph")
     pairs = names.items() if isinstance(names, Mapping) else names
     found = _walk(roots, {tensor: name for name, tensor in pairs}, max(limit, 1))
     widths = [CHARACTER * max(map(len, box.lines)) + 16 for box in found.boxes]
@@ -201,15 +200,20 @@ def _svg(found: _Boxes, widths: Sequence[float], placed: Layout) -> str:
     for box, width, height, (x, y) in zip(found.boxes, widths, heights, placed.centres):
         lines = [
             f'<text x="{x:.1f}" y="{y + LINE * (i - (len(box.lines) - 1) / 2) + 4:.1f}"'
-            f"{SMALL if i else ''}>{escape(line)}</text>"
+            f"{SMALL if i else ''}>{_text(line)}</text>"
             for i, line in enumerate(box.lines)
         ]
         parts.append(
-            f'<g class="{box.kind}"><title>{escape(box.title or box.lines[0])}</title>'
+            f'<g class="{box.kind}"><title>{_text(box.title or box.lines[0])}</title>'
             f'<rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
             f'height="{height:.1f}" rx="6"/>{"".join(lines)}</g>'
         )
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _text(line: str) -> str:
+    # XML has no way to write control characters.
+    return escape("".join([character if character.isprintable() else "?" for character in line]))
 
 
 def _edge(route: list[tuple[float, float]], above: float, below: float) -> str:

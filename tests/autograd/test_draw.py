@@ -80,8 +80,18 @@ def test_a_large_graph_is_cut_and_a_deep_one_does_not_recurse():
     assert len(boxes) == 21 and boxes[-1][0] == "more" and edges >= 20
 
 
-def test_what_has_no_graph():
+def test_names_that_xml_cannot_write():
+    w = tensor(np.ones(2), True)
+    boxes, _ = read(draw((w * 2).sum(), None, names={"a\x00b\n]]>": w}))
+    assert "a?b?]]>" in [lines[0] for _, lines in boxes]
+
+
+@pytest.mark.parametrize("root", [Tensor(np.ones(1)), [], np.ones(1), [tensor(np.ones(1), True), None]])
+def test_what_has_no_graph(root):
     with pytest.raises(ArgumentError, match="requires grad"):
-        draw(Tensor(np.ones(1)), None)
+        draw(root, None)
+
+
+def test_a_leaf_is_a_graph():
     leaf = tensor(np.ones(1), True)
     assert [kind for kind, _ in read(draw(leaf, None))[0]] == ["root"]

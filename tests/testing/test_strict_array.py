@@ -21,6 +21,7 @@ def test_ways_out_are_closed(device):
         (lambda: np.concatenate([x, x]), r"np\.concatenate was called"),
         (lambda: np.from_dlpack(x), "can't be lent"),
         (lambda: pickle.dumps(x), "can't be pickled"),
+        (lambda: {x: 1}, "unhashable"),
         (lambda: memoryview(x), "bytes-like"),
         (lambda: x - [1.0, 2.0, 3.0], "unsupported operand"),
         (lambda: x.sum(initial=1), "does not take initial="),
