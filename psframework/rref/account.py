@@ -143,7 +143,7 @@ class Account:
         return actions + self.owner.lost(incarnation)
 
     def evicted(self, error: PsfError) -> list[Action]:
-        """Membership says that this process itself is dead: it refers to nothing, and owns for itself only."""
+        """Membership says that this process itself is dead: it refers to nothing, and owns for itself."""
         return [*self.user.evicted(error), *self.owner.evicted()]
 
     def pending(self, to: int) -> list[Message]:

@@ -46,7 +46,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The creation that `fork` stands for failed, for all that its creator knows: every use raises `error`."""
+    """The creation that `fork` stands for failed, as far as its creator knows: each use raises `error`."""
 
     fork: ForkId
     rref: RRefId

@@ -1,8 +1,8 @@
 """Values of this process that others refer to: the owner's side of the fork protocol.
 
 A value lives while a fork, a handle here, or a hold (a reference in a message of this process that has not
-been taken over) refers to it. A holder numbers its forks, so the owner knows which it has seen: a registration
-that comes after the deletion is refused. A reference whose parent has not been seen yet waits for it.
+been taken over) refers to it. A holder numbers its forks, so the owner knows which it has seen, and refuses a
+registration that comes after the deletion. A reference whose parent has not been seen yet waits for it.
 """
 
 from __future__ import annotations

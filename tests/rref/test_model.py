@@ -1,4 +1,4 @@
-"""The fork protocol under a model: real state machines, a hostile network, crashes; failures tell their story."""
+"""The fork protocol under a model: real state machines, a hostile network, crashes; schedules are printed."""
 
 from __future__ import annotations
 
