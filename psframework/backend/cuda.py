@@ -150,7 +150,7 @@ class CudaPlatform:
             direct = self._is_pinned(host) and host.flags.c_contiguous
             if host.nbytes < STAGED and not direct:
                 return cast(Array, self._cp.array(host))
-            source = np.asarray(host, order="C")
+            source = np.asarray(host, host.dtype.newbyteorder("="), order="C")
             out = self._cp.empty(source.shape, source.dtype)
             if direct:
                 out.data.copy_from_host_async(source.ctypes.data, source.nbytes, raw)

@@ -80,7 +80,7 @@ class _Link:
 
     def take(self) -> None:
         """Ours follows a buffer that torch's module has replaced in its forward."""
-        theirs = self.part._buffers.get(self.name)
+        theirs = None if isinstance(self.ours(), Tensor) else getattr(self.part, self.name)
         if theirs is not None and theirs is not self.theirs:
             self.theirs, self.shared = theirs, from_torch(theirs.detach())
             self._assign(self.shared)

@@ -58,6 +58,9 @@ def test_large_copies_go_in_pieces_through_pinned_buffers(cp, monkeypatch):
     # The processor empties a buffer only after the device has begun to fill the next.
     assert cp.log[:3] == [("device to host", 64), ("device to host", 64), ("event", "synchronize")]
     assert len(platform._staging._free) <= 4
+    there = backend.to_device(host.astype(">f4"), "cuda:0")  # the GPU would take its bytes as they are
+    assert there.dtype == np.float32 and there.dtype.isnative
+    np.testing.assert_array_equal(backend.asnumpy(there), host)
 
 
 def test_pinned_memory_is_copied_directly(cp):

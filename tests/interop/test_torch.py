@@ -192,6 +192,13 @@ class _Tied(torch.nn.Module):
         return self.again(self.second(self.first(self.norm(x))))
 
 
+def test_a_scripted_module():
+    scripted = TorchModule(torch.jit.script(network()))
+    (scripted(X) ** 2).sum().backward()
+    assert scripted.get_parameter("3.weight").grad is not None
+    assert scripted.get_buffer("1.running_mean").any()
+
+
 def test_what_torch_shares_is_shared():
     torch.manual_seed(0)
     theirs, ours = _Tied(), TorchModule(twin := _Tied())
