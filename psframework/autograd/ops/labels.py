@@ -64,9 +64,11 @@ def in_range(labels: Array, classes: int) -> bool:
     """Whether all labels are in [0, classes)."""
     if not labels.size:
         return True
-    # Read without sign a negative label is huge: one look finds both kinds of bad ones.
-    unsigned = labels.view(f"u{labels.itemsize}") if labels.dtype.kind == "i" else labels
-    return bool(unsigned.max() < classes)
+    if labels.dtype.kind != "i":
+        return bool(labels.max() < classes)
+    # Read without sign a negative label is larger than any other: one look finds both kinds of bad ones.
+    unsigned = labels.view(labels.dtype.str.replace("i", "u"))
+    return bool(unsigned.max() < min(classes, 1 << (8 * labels.itemsize - 1)))
 
 
 def weighted_targets(

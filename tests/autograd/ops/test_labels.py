@@ -29,6 +29,11 @@ def test_range(dtype):
     assert in_range(np.array([0, 4], dtype), 5) and in_range(np.array([], dtype), 0)
     assert not in_range(np.array([0, 5], dtype), 5)
     assert dtype(0).dtype.kind == "u" or not in_range(np.array([-1, 4], dtype), 5)
+    assert dtype(0).dtype.kind == "u" or not in_range(np.array([-1, 4], dtype), 1 << 40)
+
+
+def test_range_of_another_byte_order():
+    assert in_range(np.array([0, 4], ">i8"), 5) and not in_range(np.array([0, -4], ">i8"), 5)
 
 
 def test_weights_and_what_does_not_count():
