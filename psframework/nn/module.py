@@ -104,7 +104,8 @@ class Module:
         if array is not None and not is_array(array):
             raise ArgumentError(f"buffer {name!r} must be an array or None, not {type(array).__name__}")
         self._check_name(name)
-        self._forget(name)
+        if name not in self._buffers:
+            self._forget(name)
         self._buffers[name] = persistent
         self.__dict__[name] = array
 

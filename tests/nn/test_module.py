@@ -86,6 +86,13 @@ def test_forward_and_gradients_reach_all_parameters() -> None:
     assert all(p.grad is None for p in net.parameters())
 
 
+def test_a_buffer_that_is_registered_again_keeps_its_place() -> None:
+    module = Module()
+    for name, persistent in (("a", True), ("b", True), ("a", True), ("b", False), ("b", True)):
+        module.register_buffer(name, np.ones(len(module.state_dict())), persistent)
+    assert list(module.state_dict()) == ["a", "b"] and module.a.shape == (2,)
+
+
 def test_sparse_gradients_are_forgotten_not_filled() -> None:
     layer = Embedding(5, 2, sparse=True)
     layer(np.array([1])).sum().backward()
