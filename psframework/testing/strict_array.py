@@ -54,6 +54,8 @@ class StrictArray:
     def __dlpack__(self, **options: Any) -> NoReturn:
         raise TypeError(f"an array of {self.device.name} can't be lent: it is on no real device")
 
+    __dlpack_device__ = __dlpack__
+
     def __copy__(self) -> Any:
         return self.device.wrap(self.host.copy(), ())
 

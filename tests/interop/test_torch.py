@@ -13,6 +13,7 @@ import psframework.nn.functional as F
 from psframework import backend, nn, optim
 from psframework.autograd import SparseRows, Tensor, backward, no_grad, recompute, tensor
 from psframework.errors import ArgumentError, AutogradError
+from psframework.testing.strict_device import strict_devices
 
 torch = pytest.importorskip("torch")
 from psframework.interop.torch import TorchModule, from_torch, to_torch  # noqa: E402
@@ -353,6 +354,14 @@ def test_results_of_all_kinds():
     (output.logits.sum() + hidden.data.sum() * 0 + best.values.sum()).backward()
     np.testing.assert_allclose(scale.grad, X.sum(0), rtol=1e-5)
     np.testing.assert_allclose(x.grad, X[0] + (X.max(1, keepdims=True) == X), rtol=1e-5)
+
+
+def test_arrays_of_a_device_are_found_wherever_they_are():
+    with strict_devices("torch-0") as (device,):
+        there = device.to_device(np.ones(4, np.float32))
+        for scale in (there, tensor(np.ones(4, np.float32), device="torch-0")):
+            with pytest.raises(TypeError, match="torch-0 can't be lent"):  # a real one can
+                TorchModule(_Answers())(X, lengths=[6], options={"scale": scale})
 
 
 def test_sparse_gradients():

@@ -20,6 +20,7 @@ def test_ways_out_are_closed(device):
         (lambda: np.sum(x), r"np\.sum was called on an array of array-0"),
         (lambda: np.concatenate([x, x]), r"np\.concatenate was called"),
         (lambda: np.from_dlpack(x), "can't be lent"),
+        (x.__dlpack_device__, "can't be lent"),
         (lambda: pickle.dumps(x), "can't be pickled"),
         (lambda: {x: 1}, "unhashable"),
         (lambda: memoryview(x), "bytes-like"),
