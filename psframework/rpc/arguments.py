@@ -19,7 +19,7 @@ from typing import Any
 
 from psframework.errors import WireError
 from psframework.proto.v1.remote_pb2 import Value
-from psframework.rpc import kinds, readers, writers
+from psframework.rpc import kinds, object_readers, object_writers, readers, writers
 from psframework.rpc.decoder import Decoder
 from psframework.rpc.encoder import Encoder
 from psframework.rpc.frames import MAX_HEADER, MAX_PARTS
@@ -27,7 +27,9 @@ from psframework.rpc.journey import Journey, Outcome
 from psframework.rpc.kinds import CannotTravel
 from psframework.wire.memory import Buffer
 
-__all__ = ["CannotTravel", "decode", "decode_call", "encode", "encode_call", "readers", "writers"]
+__all__ = ["CannotTravel", "decode", "decode_call", "encode", "encode_call"]
+
+_TEACHERS = (readers, object_readers, writers, object_writers)  # imported for what they teach
 
 _LARGE_OUTLINE = 4096
 _CALL = "the call"  # the value is (args, kwargs), which the caller doesn't see as one

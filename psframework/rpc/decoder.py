@@ -1,4 +1,4 @@
-"""Reads values from Value messages; how each kind is read, `readers` knows. `arguments` is the way in.
+"""Reads values from Value messages; how each kind is read, `readers` know. `arguments` is the way in.
 
 Everything here came from a peer: each count is compared with what is left before anything is made, depth and
 the number of containers are bounded, names are looked up and nothing is imported.
@@ -6,7 +6,7 @@ the number of containers are bounded, names are looked up and nothing is importe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -28,7 +28,13 @@ def _unknown(decoder: Decoder, depth: int) -> Any:
 
 
 READERS: Final[list[Reader]] = [_unknown] * 256
-"""How a node is read, by its byte; filled by `readers`."""
+"""How a node is read, by its byte; filled by `teach`."""
+
+
+def teach(readers: Mapping[int, Reader]) -> None:
+    """Adds readers of nodes."""
+    for kind, reader in readers.items():
+        READERS[kind] = reader
 
 
 class Decoder:
@@ -104,22 +110,23 @@ class Decoder:
 
     def begin(self, depth: int, each: int = 1) -> int:
         """A container begins: the number of its items, of so many nodes each."""
-        self.nest(depth)
-        outline, at = self.outline, self.at
-        if at < len(outline) and outline[at] < 0x80:
-            count = outline[at]
-            self.at = at + 1
-        else:
+        self._containers += 1
+        if depth >= MAX_DEPTH or self._containers > MAX_CONTAINERS:
+            raise _too_much()
+        count = self.byte()
+        if count > 0x7F:
+            self.at -= 1
             count = self.number()
-        if count * each > len(outline) - self.at:
-            raise WireError(f"{count} items where {len(outline) - self.at} bytes of outline are left")
+        left = len(self.outline) - self.at
+        if count * each > left:
+            raise WireError(f"{count} items where {left} bytes of outline are left")
         return count
 
     def nest(self, depth: int) -> None:
-        """Counts a container, and refuses one too many, or one too deep."""
+        """A container of a fixed number of nodes begins."""
         self._containers += 1
         if depth >= MAX_DEPTH or self._containers > MAX_CONTAINERS:
-            raise WireError(f"nested deeper than 100 levels, or over {MAX_CONTAINERS} containers")
+            raise _too_much()
 
     def items(self, count: int, depth: int) -> list[Any]:
         """So many nodes."""
@@ -172,3 +179,7 @@ class Decoder:
 def short() -> WireError:
     """The error of a message that ends too early."""
     return WireError("the message ends before its value does")
+
+
+def _too_much() -> WireError:
+    return WireError(f"nested deeper than 100 levels, or over {MAX_CONTAINERS} containers")

@@ -1,4 +1,4 @@
-"""Writes values as Value messages; how each type is written, `writers` knows. `arguments` is the way in."""
+"""Writes values as Value messages; how each type is written, `writers` know. `arguments` is the way in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psframework.wire.memory import Buffer
 
 Writer = Callable[["Encoder", Any, int], None]
 
-# Filled by `writers`: by exact type, and one function that knows the writer of any other value.
+# Filled by `writers` and `object_writers`: by exact type, and one function for the types of all other values.
 WRITERS: Final[dict[type, Writer]] = {}
 FALLBACKS: Final[list[Callable[[object], Writer]]] = []
 

@@ -48,7 +48,7 @@ def class_at(module: str, path: str) -> type | None:
 
 def class_named(name: str) -> type | None:
     """The class of a qualified name, if its module is loaded."""
-    parts = name.split(".")
+    parts = name.split(".", 64)  # a peer may send thousands
     for end in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:end])
         if loaded_module(module) is not None:

@@ -1,4 +1,4 @@
-"""How nodes of each kind are read. Importing this module teaches `decoder` its kinds."""
+"""How nodes of plain values and arrays are read. Importing this module teaches `decoder` its kinds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from typing import Any
 import numpy as np
 
 from psframework import backend
-from psframework.autograd import SparseRows, Tensor
 from psframework.backend import DType
-from psframework.errors import ArgumentError, NotRegistered, PsfError, WireError
-from psframework.nn import Module, Parameter
-from psframework.rpc import journey as journeys
-from psframework.rpc import kinds, modules, registry
-from psframework.rpc import types as registered
-from psframework.rpc.decoder import READERS, Decoder, Reader
+from psframework.errors import ArgumentError, WireError
+from psframework.rpc import kinds
+from psframework.rpc.decoder import Decoder, Reader, teach
 from psframework.wire.memory import Buffer
 from psframework.wire.spec import Layout
 
@@ -71,9 +67,11 @@ def _bytearray(decoder: Decoder, data: Buffer, is_part: bool) -> bytearray:
 
 def _array(decoder: Decoder, data: Buffer, is_part: bool) -> Any:
     dtype, axes, size = _dtype(decoder, 0), decoder.byte(), len(data)
-    if axes > kinds.MAX_AXES:
-        raise WireError(f"an array of {axes} axes; at most {kinds.MAX_AXES} are allowed")
-    shape = tuple([decoder.number() for _ in range(axes)]) if axes else ()
+    shape: tuple[int, ...] = ()
+    if axes:
+        if axes > kinds.MAX_AXES:
+            raise WireError(f"an array of {axes} axes; at most {kinds.MAX_AXES} are allowed")
+        shape = tuple([decoder.number() for _ in range(axes)])
     if math.prod(shape) * dtype.itemsize != size:
         raise WireError(f"{size} bytes for an array {dtype.name}{list(shape)}")
     try:
@@ -138,7 +136,7 @@ def _dict(decoder: Decoder, depth: int) -> dict[Any, Any]:
 
 def _set(kind: Callable[[list[Any]], Any]) -> Reader:
     def read(decoder: Decoder, depth: int) -> Any:
-        return _made(kind, decoder.items(decoder.begin(depth), depth + 1))
+        return made(kind, decoder.items(decoder.begin(depth), depth + 1))
 
     return read
 
@@ -146,12 +144,12 @@ def _set(kind: Callable[[list[Any]], Any]) -> Reader:
 def _steps(kind: Any) -> Reader:
     def read(decoder: Decoder, depth: int) -> Any:
         decoder.nest(depth)
-        return _made(kind, *decoder.items(3, depth + 1))
+        return made(kind, *decoder.items(3, depth + 1))
 
     return read
 
 
-def _made(kind: Callable[..., Any], *args: Any) -> Any:
+def made(kind: Callable[..., Any], *args: Any) -> Any:
     """What a constructor of Python's or NumPy's makes; WireError if it refuses."""
     try:
         return kind(*args)
@@ -163,28 +161,28 @@ def _made(kind: Callable[..., Any], *args: Any) -> Any:
 
 
 def _date(decoder: Decoder, depth: int) -> datetime.date:
-    return _made(datetime.date.fromisoformat, decoder.text())  # type: ignore[no-any-return]
+    return made(datetime.date.fromisoformat, decoder.text())  # type: ignore[no-any-return]
 
 
 def _time(kind: Any) -> Reader:
     def read(decoder: Decoder, depth: int) -> Any:
         decoder.nest(depth)
-        plain, fold = _made(kind.fromisoformat, decoder.text()), decoder.byte()
+        plain, fold = made(kind.fromisoformat, decoder.text()), decoder.byte()
         zone = decoder.node(depth + 1)
-        return _made(functools.partial(plain.replace, tzinfo=zone, fold=fold))
+        return made(functools.partial(plain.replace, tzinfo=zone, fold=fold))
 
     return read
 
 
 def _duration(decoder: Decoder, depth: int) -> datetime.timedelta:
     days, seconds, micros = [decoder.number_of(decoder.integers) for _ in range(3)]
-    return _made(datetime.timedelta, days, seconds, micros)  # type: ignore[no-any-return]
+    return made(datetime.timedelta, days, seconds, micros)  # type: ignore[no-any-return]
 
 
 def _fixed_zone(decoder: Decoder, depth: int) -> datetime.timezone:
     decoder.nest(depth)
     offset, name = decoder.items(2, depth + 1)
-    return _made(datetime.timezone, *((offset,) if name is None else (offset, name)))  # type: ignore[no-any-return]
+    return made(datetime.timezone, *((offset,) if name is None else (offset, name)))  # type: ignore[no-any-return]
 
 
 def _named_zone(decoder: Decoder, depth: int) -> zoneinfo.ZoneInfo:
@@ -199,7 +197,7 @@ def _zone_names() -> set[str]:
     return zoneinfo.available_timezones()
 
 
-# Arrays, tensors, and what goes with them
+# Arrays, and what goes with them
 
 
 def _dtype(decoder: Decoder, depth: int) -> DType:
@@ -229,7 +227,8 @@ def _scalar(decoder: Decoder, depth: int) -> Any:
     return _over(dtype, (), data)[()]
 
 
-def _array_node(decoder: Decoder, depth: int) -> Any:
+def array_node(decoder: Decoder, depth: int) -> Any:
+    """The next node, which has to be an array's."""
     kind = decoder.outline[decoder.at] if decoder.at < len(decoder.outline) else 0
     if kind not in (kinds.ARRAY, kinds.PART, kinds.ON_DEVICE):
         raise WireError("an array has to stand here")
@@ -244,121 +243,11 @@ def _on_device(decoder: Decoder, depth: int) -> Any:
     kind = decoder.text()
     if not decoder.at < len(decoder.outline) or decoder.outline[decoder.at] == kinds.ON_DEVICE:
         raise WireError("an array has to stand here")
-    array = _array_node(decoder, depth)
+    array = array_node(decoder, depth)
     try:
         return backend.to_device(array, backend.device(kind))
     except ArgumentError:
         return array
-
-
-def _tensor(decoder: Decoder, depth: int) -> Tensor:
-    return Tensor(_array_node(decoder, depth))
-
-
-def _parameter(decoder: Decoder, depth: int) -> Parameter:
-    trained, array = decoder.byte() == kinds.TRUE, _array_node(decoder, depth)
-    if not getattr(array.flags, "writeable", True):
-        array = array.copy()
-    try:
-        return Parameter(array, trained)
-    except PsfError as error:
-        raise WireError(f"a parameter: {error}") from None
-
-
-def _sparse_rows(decoder: Decoder, depth: int) -> SparseRows:
-    decoder.nest(depth)
-    rows, values = _array_node(decoder, depth + 1), _array_node(decoder, depth + 1)
-    shape = decoder.node(depth + 1)
-    fits = isinstance(shape, tuple) and len(shape) > 0 and all(type(axis) is int for axis in shape)
-    if not fits or rows.shape != (len(values) if values.ndim else -1,) or values.shape[1:] != shape[1:]:
-        raise WireError("rows, values and shape of a sparse gradient do not fit together")
-    return _made(SparseRows, rows, values, shape)  # type: ignore[no-any-return]
-
-
-def _device(decoder: Decoder, depth: int) -> backend.Device:
-    """The device of this name; one of its kind or the host's memory where it is missing."""
-    try:
-        return backend.device(decoder.text())
-    except ArgumentError:
-        return backend.CPU
-
-
-def _generator(decoder: Decoder, depth: int) -> np.random.Generator:
-    decoder.nest(depth)
-    state, bits = decoder.node(depth + 1), np.random.PCG64(0)
-    try:
-        bits.state = state
-    except Exception as error:
-        raise WireError(f"the state of a random number generator: {error}") from None
-    return np.random.Generator(bits)
-
-
-# By name
-
-
-def _enum(decoder: Decoder, depth: int) -> Any:
-    count, name = decoder.number(), decoder.text()
-    if count > 64:
-        raise WireError(f"{count} flags in one value of {name[:100]}")
-    return registered.enum_member(name, [decoder.text() for _ in range(count)])
-
-
-def _record(decoder: Decoder, depth: int) -> object:
-    record = registered.record_named(decoder.text())
-    fields: dict[str, Any] = {}
-    for _ in range(decoder.begin(depth)):
-        name = decoder.text()
-        fields[name] = decoder.node(depth + 1)
-    return record.put_together(fields)
-
-
-def _function(decoder: Decoder, depth: int) -> Any:
-    return _find(decoder.text()).target
-
-
-def _find(name: str) -> registry.Entry:
-    try:
-        return registry.find(name)
-    except NotRegistered as error:
-        raise WireError(str(error)) from None
-
-
-def _module(decoder: Decoder, depth: int) -> Module:
-    decoder.nest(depth)
-    entry = _find(decoder.text())
-    args, kwargs, state = decoder.items(3, depth + 1)
-    if entry.kind is not registry.Kind.CLASS or not issubclass(entry.target, Module):  # type: ignore[arg-type]
-        raise WireError(f"{entry.name} is no Module class")
-    if not isinstance(args, tuple) or not isinstance(kwargs, dict) or not all(type(k) is str for k in kwargs):
-        raise WireError(f"arguments of {entry.name} that are no arguments")
-    try:
-        module: Module = entry.target(*args, **kwargs)
-    except Exception as error:
-        raise WireError(f"{entry.name} could not be made again: {type(error).__name__}: {error}") from error
-    if state is not None:
-        modules.restore(module, state)
-    decoder.modules.append(module)
-    return module
-
-
-def _same_module(decoder: Decoder, depth: int) -> Any:
-    number = decoder.number()
-    if number >= len(decoder.modules):
-        raise WireError(f"module {number} of a value that had {len(decoder.modules)} so far")
-    return decoder.modules[number]
-
-
-def _passenger(decoder: Decoder, depth: int) -> object:
-    kind, data = decoder.text(), bytes(decoder.blob())
-    luggage = decoder.items(decoder.begin(depth), depth + 1)
-    passenger = journeys.passenger_named(kind)
-    if passenger is None:
-        raise WireError(f"nothing here takes values of kind {kind[:100]!r}")
-    decoder.journey.luggage = luggage
-    try:
-        return passenger.arrive(data, decoder.journey)
-    finally:
-        decoder.journey.luggage = []
 
 
 _TABLE: dict[int, Reader] = {
@@ -384,23 +273,11 @@ _TABLE: dict[int, Reader] = {
     kinds.FIXED_ZONE: _fixed_zone,
     kinds.NAMED_ZONE: _named_zone,
     kinds.SCALAR: _scalar,
-    kinds.TENSOR: _tensor,
-    kinds.PARAMETER: _parameter,
-    kinds.SPARSE_ROWS: _sparse_rows,
     kinds.DTYPE: _dtype,
     kinds.SCALAR_TYPE: _scalar_type,
     kinds.PYTHON_TYPE: _python_type,
-    kinds.DEVICE: _device,
-    kinds.GENERATOR: _generator,
     kinds.PART: _part,
     kinds.ON_DEVICE: _on_device,
-    kinds.ENUM: _enum,
-    kinds.RECORD: _record,
-    kinds.FUNCTION: _function,
-    kinds.MODULE: _module,
-    kinds.PASSENGER: _passenger,
-    kinds.SAME_MODULE: _same_module,
     **{kind: _blob(read) for kind, read in _HAVE_BLOBS.items()},
 }
-for _kind, _reader in _TABLE.items():
-    READERS[_kind] = _reader
+teach(_TABLE)

@@ -23,6 +23,9 @@ T = TypeVar("T")
 LIBRARIES: Final = ("psframework.nn.functional", "psframework.nn")
 """Modules whose public functions and classes are registered without decoration."""
 
+LONGEST: Final = 500
+"""Characters of the longest name that is looked up."""
+
 # Public in `nn`, but not to be made by a call: `Module` itself has no forward.
 _NOT_CALLED: Final = ("HookHandle", "Module", "Summary")
 
@@ -229,6 +232,10 @@ def find(name: str) -> Entry:
     Raises:
         NotRegistered: nothing; the message lists near names.
     """
+    if len(name) > LONGEST:  # of a peer: neither to be remembered nor compared with all others
+        raise NotRegistered(
+            f"nothing is registered here as {name[:60]!r}..., a name of {len(name)} characters"
+        )
     return _entries.get(name) or _members(name) or _from_library(name) or _missing(name)
 
 

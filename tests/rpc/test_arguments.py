@@ -178,6 +178,13 @@ def test_every_dtype_and_layout_arrives_equal(dtype, size):
     assert over_the_wire(dtype) == dtype and over_the_wire(dtype.type) is dtype.type
 
 
+def test_a_file_in_memory_arrives_as_an_array(tmp_path):
+    mapped = np.memmap(tmp_path / "numbers", "f4", "w+", shape=(3, 400))
+    mapped[:] = 7
+    found = over_the_wire([mapped, mapped[1, :5]])
+    assert [type(each) for each in found] == [np.ndarray] * 2 and found[0].tolist() == mapped.tolist()
+
+
 def test_only_large_arrays_arrive_as_views():
     small, large = np.zeros(kinds.COPIED // 8), np.zeros(kinds.COPIED // 8 + 1)
     journey = Journey()

@@ -2,7 +2,7 @@ import numpy as np
 
 from psframework.backend import bfloat16
 from psframework.proto.v1 import remote_pb2 as pb
-from psframework.rpc import kinds, readers  # noqa: F401 - it fills READERS
+from psframework.rpc import arguments, kinds  # noqa: F401 - all kinds are taught
 from psframework.rpc.decoder import READERS, _unknown
 
 

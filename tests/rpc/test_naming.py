@@ -1,5 +1,6 @@
 import enum
 import sys
+import time
 import types
 
 import pytest
@@ -37,6 +38,12 @@ def test_looking_up_a_class_imports_and_calls_nothing(monkeypatch):
     loaded = set(sys.modules)
     assert naming.class_named("xml.dom.minidom.Node") is None or "xml.dom.minidom" in loaded
     assert set(sys.modules) == loaded
+
+
+def test_an_endless_name_is_looked_up_at_once():
+    started = time.monotonic()
+    assert naming.class_named("a." * 1_000_000) is None
+    assert time.monotonic() - started < 5
 
 
 def test_a_script_goes_by_its_file(monkeypatch):

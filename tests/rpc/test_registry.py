@@ -5,6 +5,7 @@ import functools
 import importlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -172,6 +173,15 @@ def test_near_names_are_listed():
 def test_strange_names_are_not_registered(name):
     with pytest.raises(NotRegistered):
         registry.find(name)
+
+
+def test_an_endless_name_costs_nothing():
+    started = time.monotonic()
+    for _ in range(20):
+        with pytest.raises(NotRegistered) as caught:
+            registry.find("a." * 1_000_000)
+        assert len(str(caught.value)) < 300
+    assert time.monotonic() - started < 5
 
 
 def test_unregistered_callables_show_the_fix():

@@ -1,26 +1,15 @@
 """What each type is written as, and what is refused."""
 
-import asyncio
-import collections
 import datetime
-import decimal
-import functools
-import pathlib
-import threading
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-import psframework as psf
 from psframework.proto.v1.remote_pb2 import Value
 from psframework.rpc import kinds
 from psframework.rpc.arguments import CannotTravel, encode
 from psframework.rpc.journey import Journey
-
-
-class MyFloat(float):
-    pass
 
 
 def test_the_example_of_the_protocol():
@@ -75,29 +64,12 @@ def test_long_texts_and_bytes_are_parts():
         (np.array([object()]), "array of object"),
         (np.array(["text"]), "array of <U4"),
         (np.array(["2026-11-30"], "M8[D]"), r"array of datetime64\[D\]"),
-        (np.datetime64("2026-11-30"), "numpy.datetime64"),
         (np.zeros(2, [("a", "f4")]), r"array of \["),
-        (np.longdouble(1), "longdouble"),
         (np.array([1, 2], ml_dtypes.float8_e5m2), "float8"),
         (np.ma.array([1, 2], mask=[0, 1]), r"MaskedArray.*numpy\.asarray"),
-        (np.dtype("U3"), "dtype <U3"),
-        (np.random.Generator(np.random.MT19937(1)), "generator of MT19937"),
-        (collections.OrderedDict(a=1), r"OrderedDict, a subclass of dict.*pass dict\("),
-        (collections.Counter("a"), r"Counter.*pass dict\("),
-        (collections.deque([1]), "collections.deque can't travel"),
-        (MyFloat(1), r"MyFloat, a subclass of float.*pass float\("),
-        (decimal.Decimal(1), r"decimal\.Decimal can't travel.*psf\.register_type"),
-        (pathlib.Path("x"), "PosixPath can't travel"),
-        (lambda: 1, "lambda"),
-        (functools.partial(max, 1), "functools.partial can't travel"),
-        (len, r"builtins\.len is not registered"),
-        (threading.Lock(), "lock can't travel"),
-        (asyncio, "module can't travel"),
-        (ValueError("x"), "ValueError can't travel"),
-        ((i for i in ()), "generator can't travel"),
     ],
     ids=lambda v: v if isinstance(v, str) else type(v).__name__,
-)  # fmt: skip
+)
 def test_refused_with_the_reason(value, reason):
     with pytest.raises(CannotTravel, match=reason):
         encode(value, Journey())
@@ -109,9 +81,3 @@ def test_zones_of_other_classes_are_refused():
 
     with pytest.raises(CannotTravel, match=r"Odd can't travel"):
         encode(datetime.datetime(2026, 1, 1, tzinfo=Odd()), Journey())
-
-
-def test_a_tensor_is_written_as_a_constant():
-    tensor = psf.tensor([1.0, 2.0], requires_grad=True)
-    message = encode(tensor * 2, Journey())
-    assert message.outline[:2] == bytes([kinds.TENSOR, kinds.ARRAY])

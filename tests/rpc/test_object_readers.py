@@ -1,0 +1,90 @@
+"""Tensors, Modules and names that do not hold what they should; nothing is imported for a peer."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from psframework import backend, nn
+from psframework.errors import WireError
+from psframework.proto.v1.remote_pb2 import Value
+from psframework.rpc import kinds as k
+from psframework.rpc.arguments import decode, encode
+from psframework.rpc.journey import Journey
+from psframework.testing.strict_device import strict_devices
+
+F4 = k.NUMBERS[np.dtype("f4")]
+
+
+def read(outline, parts=(), **columns):
+    return decode(Value(outline=bytes(outline), **columns), parts, Journey(outgoing=False))
+
+
+def array(*shape, number=F4):
+    return [k.ARRAY, number, len(shape), *shape]
+
+
+@pytest.mark.parametrize(
+    ("outline", "columns"),
+    [
+        ([k.TENSOR, k.NONE], {}),
+        ([k.TENSOR], {}),
+        ([k.TENSOR, k.PART, k.BYTES], {}),
+        ([k.PARAMETER, k.TRUE, *array(1, number=k.NUMBERS[np.dtype("i4")])], {"blobs": [b"1234"]}),
+        ([k.SPARSE_ROWS, *array(1), *array(1), k.NONE], {"blobs": [b"1234"] * 2}),
+        (
+            [k.SPARSE_ROWS, *array(1), *array(), k.TUPLE, 1, k.INTEGER],
+            {"blobs": [b"1234"] * 2, "integers": [3]},
+        ),
+        ([k.GENERATOR, k.NONE], {}),
+        ([k.GENERATOR, k.DICT, 0], {}),
+        ([k.ENUM, 1], {"texts": ["os.path", "join"]}),
+        ([k.ENUM, 100], {"texts": ["re.RegexFlag"] + ["I"] * 100}),
+        ([k.RECORD, 0], {"texts": ["os.stat_result"]}),
+        ([k.FUNCTION], {"texts": ["os.system"]}),
+        ([k.MODULE, k.NONE, k.NONE, k.NONE], {"texts": ["psframework.nn.ReLU"]}),
+        (
+            [k.MODULE, k.TUPLE, 0, k.DICT, 1, k.INTEGER, k.NONE, k.NONE],
+            {"texts": ["psframework.nn.ReLU"], "integers": [1]},
+        ),
+        ([k.MODULE, k.TUPLE, 0, k.DICT, 0, k.TRUE], {"texts": ["psframework.nn.ReLU"]}),
+        ([k.SAME_MODULE, 0], {}),
+        ([k.PASSENGER, 0], {"texts": ["nobody"], "blobs": [b""]}),
+    ],
+    ids=str,
+)
+def test_refused(outline, columns):
+    with pytest.raises(WireError) as caught:
+        read(outline, parts=[b"1234"], **columns)
+    assert len(str(caught.value)) < 1000
+
+
+def test_no_name_of_a_peer_is_imported():
+    before = set(sys.modules)
+    for name in (
+        "xmlrpc.server.SimpleXMLRPCServer",
+        "antigravity.x",
+        "this.c",
+        "psframework.testing.faults.X",
+    ):
+        for outline in ([k.FUNCTION], [k.ENUM, 1], [k.RECORD, 0], [k.MODULE, k.TUPLE, 0, k.DICT, 0, k.NONE]):
+            with pytest.raises(WireError):
+                read(outline, texts=[name, "A"])
+    assert set(sys.modules) - before == set()
+
+
+def test_a_module_on_a_device_stays_on_one():
+    with strict_devices("gpu-0") as (device,):
+        net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(device.device)
+        journey = Journey()
+        found = decode(encode(net, journey), journey.parts, Journey(outgoing=False))
+        assert found[0].weight.device == device.device
+        assert backend.device_of(found[1].running_mean) == device.device
+        np.testing.assert_array_equal(
+            backend.asnumpy(found[0].weight.data), backend.asnumpy(net[0].weight.data)
+        )
+
+
+def test_a_device_that_is_not_here_is_the_hosts_memory():
+    assert read([k.DEVICE], texts=["cpu"]) == backend.CPU
+    assert read([k.DEVICE], texts=["gpu-7"]) == backend.CPU
