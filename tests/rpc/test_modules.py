@@ -156,6 +156,15 @@ def test_a_constructor_that_refuses():
         decode(message, [], Journey())
 
 
+def test_a_module_that_no_memory_holds():
+    message = encode(nn.Linear(2, 3), Journey())
+    assert list(message.integers) == [2, 3]
+    for sizes in ((1 << 40, 1 << 40), (1 << 25, 1 << 25)):
+        message.integers[:] = sizes
+        with pytest.raises(WireError, match=r"nn\.Linear could not be made again"):
+            decode(message, [], Journey())
+
+
 def test_a_state_that_does_not_fit_is_named():
     net = Net(3)
     good = modules.state_of(net)
