@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 if TYPE_CHECKING:
-    from psframework import autograd, data, nn, optim
+    from psframework import autograd, data, interop, nn, optim
     from psframework.autograd import (
         Function,
         SparseRows,
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
         is_grad_enabled,
         no_grad,
         ops,
-        recompute,
     )
     from psframework.autograd.create import tensor as tensor
     from psframework.autograd.dlpack import from_dlpack
+    from psframework.autograd.recompute import recompute as recompute
     from psframework.backend import device
     from psframework.cluster.connect import connect
-    from psframework.cluster.handle import Cluster, current_cluster
+    from psframework.cluster.current import current_cluster
+    from psframework.cluster.handle import Cluster
     from psframework.cluster.local import LocalCluster, local_cluster
     from psframework.errors import (
         AddressInUse,
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from psframework.parameter_server.partition import Balanced, FixedShards, Hash, MaxSize, MinSize
     from psframework.parameter_server.policy import ASP, BSP, SSP
     from psframework.rpc.compute import compute
+    from psframework.rpc.context import current_caller
+    from psframework.rpc.future import Future
     from psframework.rpc.registry import remote
     from psframework.rpc.types import register_type
 
@@ -84,17 +87,20 @@ _HOMES = {
     "psframework.autograd.dlpack": ("from_dlpack",),
     "psframework.backend": ("device",),
     "psframework.cluster.connect": ("connect",),
-    "psframework.cluster.handle": ("Cluster", "current_cluster"),
+    "psframework.cluster.current": ("current_cluster",),
+    "psframework.cluster.handle": ("Cluster",),
     "psframework.cluster.local": ("LocalCluster", "local_cluster"),
     "psframework.nn": ("manual_seed",),
     "psframework.parameter_server.handle": ("ParameterServer",),
     "psframework.parameter_server.partition": ("Balanced", "FixedShards", "Hash", "MaxSize", "MinSize"),
     "psframework.parameter_server.policy": ("ASP", "BSP", "SSP"),
     "psframework.rpc.compute": ("compute",),
+    "psframework.rpc.context": ("current_caller",),
+    "psframework.rpc.future": ("Future",),
     "psframework.rpc.registry": ("remote",),
     "psframework.rpc.types": ("register_type",),
 }
-_MODULES = ("autograd", "data", "nn", "optim")
+_MODULES = ("autograd", "data", "interop", "nn", "optim")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
@@ -135,6 +141,7 @@ __all__ = [
     "Evicted",
     "FixedShards",
     "Function",
+    "Future",
     "Hash",
     "LocalCluster",
     "MaxSize",
@@ -159,12 +166,14 @@ __all__ = [
     "autograd",
     "compute",
     "connect",
+    "current_caller",
     "current_cluster",
     "data",
     "detect_anomaly",
     "device",
     "enable_grad",
     "from_dlpack",
+    "interop",
     "is_grad_enabled",
     "local_cluster",
     "manual_seed",

@@ -14,12 +14,12 @@ NAMES = {
     # a cluster
     "Cluster", "LocalCluster", "compute", "connect", "current_cluster", "local_cluster",
     # calls
-    "register_type", "remote",
+    "Future", "current_caller", "register_type", "remote",
     # the parameter server
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
     "Function", "Tensor", "autograd", "data", "device", "enable_grad", "is_grad_enabled", "manual_seed", "nn",
-    "SparseRows", "detect_anomaly", "from_dlpack", "no_grad", "ops", "optim", "recompute", "tensor",
+    "SparseRows", "detect_anomaly", "from_dlpack", "interop", "no_grad", "ops", "optim", "recompute", "tensor",
     # errors
     "AddressInUse", "ArgumentError", "AutogradError", "CheckpointError", "CollectiveMismatch",
     "ConfigurationError", "ContextClosed", "ContextMismatch", "DeadlineExceeded", "Evicted", "ModelMismatch",
@@ -52,6 +52,10 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.BSP, "trainers=None, spares=0, on_loss='continue'"),
     (psf.SSP, "staleness=0"),
     (psf.compute, "fn, *args, **kwargs"),
+    (psf.Cluster.rpc_async, "self, to, fn, args=(), kwargs=None, timeout=None, metadata=None"),
+    (psf.Cluster.rpc_all, "self, to, fn, args=(), kwargs=None, timeout=None"),
+    (psf.Cluster.rpc_stream, "self, to, fn, args=(), kwargs=None, timeout=None"),
+    (psf.current_caller, ""),
     (psf.remote, "target=None, /, *, idempotent=False, roles=(), name=None"),
     (psf.register_type, "kind=None, /, *, name=None"),
     (psf.tensor, "data, requires_grad=False"),
