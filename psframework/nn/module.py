@@ -64,13 +64,14 @@ class Module:
             if name not in self._modules:  # a module that replaces another keeps its place
                 self._forget(name)
                 self._modules[name] = None
-        elif value is not None and name in self._parameters:
-            kind = type(value).__name__
-            raise ArgumentError(f"{name!r} is a parameter: assign an nn.Parameter or None, not {kind}")
-        elif value is not None and name in self._buffers and not is_array(value):
-            raise ArgumentError(f"{name!r} is a buffer: assign an array or None, not {type(value).__name__}")
+        elif value is None:
+            self._modules.pop(name, None)
+        elif name in self._parameters:
+            raise _misassigned(name, "a parameter", "an nn.Parameter", value)
         elif name in self._modules:
-            del self._modules[name]
+            raise _misassigned(name, "a submodule", "a Module", value)
+        elif name in self._buffers and not is_array(value):
+            raise _misassigned(name, "a buffer", "an array", value)
         self.__dict__[name] = value
 
     def __delattr__(self, name: str) -> None:
@@ -376,6 +377,10 @@ class Module:
         if not lines:
             return f"{type(self).__name__}({own})"
         return "\n  ".join([f"{type(self).__name__}(", *([own] if own else []), *lines]) + "\n)"
+
+
+def _misassigned(name: str, kind: str, wanted: str, value: Any) -> ArgumentError:
+    return ArgumentError(f"{name!r} is {kind}: assign {wanted} or None, not {type(value).__name__}")
 
 
 def _join(prefix: str, name: str) -> str:

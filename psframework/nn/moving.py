@@ -58,7 +58,7 @@ def move(module: Module, converted: Convert) -> None:
     parameters = list(module.parameters())
     buffers = [(owner, name) for _, owner, name, is_buffer in module._places("") if is_buffer]
     # All are converted before any is replaced: a device without room leaves the module as it was.
-    arrays = [parameter.data for parameter in parameters]
+    arrays: list[Any] = [parameter.data for parameter in parameters]
     arrays += [parameter.grad for parameter in parameters if parameter.grad is not None]
     arrays += [owner.__dict__[name] for owner, name in buffers]
     done = {id(array): array for array in arrays}

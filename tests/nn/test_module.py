@@ -145,6 +145,10 @@ def test_assignment_registers_replaces_and_removes() -> None:
     ("act", "words"),
     [
         (lambda m: setattr(m, "weight", np.zeros(3)), "'weight' is a parameter: assign an nn.Parameter"),
+        (
+            lambda m: setattr(m, "inner", m.inner(np.ones((1, 3)))),
+            "'inner' is a submodule: assign",
+        ),
         (lambda m: setattr(m, "count", 3), "'count' is a buffer: assign an array"),
         (lambda m: m.register_parameter("w", tensor(np.zeros(1))), "parameter 'w' must be an nn.Parameter"),
         (lambda m: m.add_module("x", 3), "submodule 'x' must be a Module"),

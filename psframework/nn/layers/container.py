@@ -12,7 +12,7 @@ from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
 C = TypeVar("C", bound="_Container")
-S = TypeVar("S", bound="_Modules")
+S = TypeVar("S", bound="_ModuleSequence")
 
 
 class _Container(Module):
@@ -38,8 +38,8 @@ class _Container(Module):
         raise NotImplementedError
 
 
-class _Modules(_Container):
-    """A sequence of modules, named by their places."""
+class _ModuleSequence(_Container):
+    """Modules in an order, named by their places."""
 
     def append(self: S, module: Module) -> S:
         """Adds a module at the end, named by its place."""
@@ -88,7 +88,7 @@ class _Modules(_Container):
         self._set(modules)
 
 
-class Sequential(_Modules):
+class Sequential(_ModuleSequence):
     """Applies modules one after the other.
 
     Args:
@@ -132,7 +132,7 @@ class Identity(Module):
         return x
 
 
-class ModuleList(_Modules):
+class ModuleList(_ModuleSequence):
     """A list of modules, whose parameters count as the owner's; it has no forward of its own."""
 
     def __init__(self, modules: Iterable[Module] = ()):

@@ -43,7 +43,8 @@ class _Table(Module):
     @classmethod
     def _from(cls, embeddings: Tensor | Array, freeze: bool, options: dict[str, Any]) -> Any:
         array = checked_table(f"{cls.__name__}.from_pretrained", embeddings).data
-        module = cls(*array.shape, dtype=array.dtype, **options)
+        kind: Any = cls  # whose constructor is not this class's
+        module = kind(*array.shape, dtype=array.dtype, **options)
         module.weight.data = array
         module.weight.requires_grad = not freeze
         return module
