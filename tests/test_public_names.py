@@ -19,7 +19,8 @@ NAMES = {
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
     "Function", "Tensor", "autograd", "data", "device", "enable_grad", "is_grad_enabled", "manual_seed", "nn",
-    "SparseRows", "detect_anomaly", "from_dlpack", "interop", "no_grad", "ops", "optim", "recompute", "tensor",
+    "SparseRows", "detect_anomaly", "from_dlpack", "no_grad", "ops", "optim", "recompute", "tensor",
+    "interop",
     # errors
     "AddressInUse", "ArgumentError", "AutogradError", "CheckpointError", "CollectiveMismatch",
     "ConfigurationError", "ContextClosed", "ContextMismatch", "DeadlineExceeded", "Evicted", "ModelMismatch",
