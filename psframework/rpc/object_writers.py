@@ -107,13 +107,15 @@ def _passenger(encoder: Encoder, value: object, depth: int) -> None:
         raise _refusal(value)
 
 
-WRITERS |= {
-    Tensor: _tensor,
-    Parameter: _parameter,
-    SparseRows: _sparse_rows,
-    backend.Device: _device,
-    np.random.Generator: _generator,
-}
+WRITERS.update(
+    {
+        Tensor: _tensor,
+        Parameter: _parameter,
+        SparseRows: _sparse_rows,
+        backend.Device: _device,
+        np.random.Generator: _generator,
+    }
+)
 
 _CALLABLE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
