@@ -65,7 +65,7 @@ class Decoder:
         """The columns, each when it is first needed: most messages have one or two."""
         if column not in ("integers", "reals", "texts", "blobs"):
             raise AttributeError(column)
-        found = iter(getattr(self.message, column))
+        found: Iterator[Any] = iter(getattr(self.message, column))
         setattr(self, column, found)
         return found
 
