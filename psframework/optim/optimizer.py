@@ -61,6 +61,8 @@ class Optimizer:
         made = _group(self._rule, [])
         if unknown := sorted(set(group) - set(made)):
             raise ArgumentError(f"{self._rule.name} has no hyper-parameter {', '.join(unknown)}")
+        if "params" not in group:
+            raise ArgumentError(f'a group needs "params", this one has {", ".join(group) or "nothing"}')
         listed = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         named = [entry if isinstance(entry, tuple) else ("", entry) for entry in listed]
         params = [parameter for _, parameter in named]

@@ -244,6 +244,7 @@ def test_bad_parameters_are_refused() -> None:
         ([np.zeros(3)], "takes Tensors, not ndarray"),
         ([{"params": [parameter], "speed": 1}], "no hyper-parameter speed"),
         ([{"params": [parameter], "lr": -1}], "lr must be at least 0"),
+        ([{"lr": 1}], 'a group needs "params", this one has lr'),
     ]:
         with pytest.raises(ArgumentError, match=words):
             SGD(params)
