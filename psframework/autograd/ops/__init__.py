@@ -23,6 +23,7 @@ from psframework.autograd.ops.arithmetic import (
     where,
 )
 from psframework.autograd.ops.attention import attention_with_weights, scaled_dot_product_attention
+from psframework.autograd.ops.bessel import i0
 from psframework.autograd.ops.compare import (
     all,
     any,
@@ -145,6 +146,7 @@ from psframework.autograd.ops.pairs import (
     logaddexp2,
     remainder,
 )
+from psframework.autograd.ops.parts import divmod, frexp, modf
 from psframework.autograd.ops.pool import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from psframework.autograd.ops.reduce import argmax, argmin, average, max, mean, min, ptp, std, sum, var
 from psframework.autograd.ops.regression import huber_loss, l1_loss, mse_loss, smooth_l1_loss
@@ -205,38 +207,45 @@ from psframework.autograd.ops.vector_norm import norm
 
 # NumPy's second names.
 abs = absolute
+acos, acosh, asin, asinh = arccos, arccosh, arcsin, arcsinh
 amax = max
 amin = min
+atan, atan2, atanh = arctan, arctan2, arctanh
+concat = concatenate
 degrees = rad2deg
+fix = trunc
 mod = remainder
+permute_dims = transpose
+pow = power
 radians = deg2rad
 true_divide = divide
 
 __all__ = [
-    "abs", "absolute", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d",
+    "abs", "absolute", "acos", "acosh", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d",
     "adaptive_max_pool2d", "add", "all", "amax", "amin", "any", "arccos", "arccosh", "arcsin", "arcsinh",
-    "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "array_split", "astype", "atleast_1d",
-    "atleast_2d", "atleast_3d", "attention_with_weights", "average", "avg_pool1d", "avg_pool2d",
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "bitwise_and", "bitwise_or", "bitwise_xor",
-    "broadcast_to", "cbrt", "ceil", "celu", "chunk", "clip", "clone", "concatenate", "conv1d", "conv2d",
-    "conv_transpose1d", "conv_transpose2d", "copysign", "cos", "cosh", "cosine_embedding_loss",
-    "cosine_similarity", "count_nonzero", "cross_entropy", "cumprod", "cumsum", "deg2rad", "degrees",
-    "detach", "diag", "diagonal", "diff", "divide", "dot", "dstack", "einsum", "elu", "embedding",
-    "embedding_bag", "equal", "erf", "exp", "exp2", "expand", "expand_dims", "expm1", "fabs", "flatten",
-    "flip", "fliplr", "flipud", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "gather",
-    "gelu", "glu", "greater", "greater_equal", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh",
-    "heaviside", "hstack", "huber_loss", "hypot", "index_add", "index_select", "inner", "instance_norm",
-    "invert", "isfinite", "isinf", "isnan", "kl_div", "kron", "l1_loss", "layer_norm", "ldexp",
-    "leaky_relu", "less", "less_equal", "linear", "log", "log1p", "log2", "log10", "log_softmax",
-    "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logsigmoid",
-    "logsumexp", "lstm", "margin_ranking_loss", "masked_fill", "masked_select", "matmul", "max",
-    "max_pool1d", "max_pool2d", "maximum", "mean", "median", "min", "minimum", "mish", "mod", "moveaxis",
-    "mse_loss", "multiply", "nan_to_num", "negative", "nll_loss", "nonzero", "norm", "not_equal", "outer",
-    "pad", "positive", "power", "prelu", "prod", "ptp", "put_along_axis", "rad2deg", "radians", "ravel",
-    "reciprocal", "relu", "relu6", "remainder", "repeat", "reshape", "rint", "rms_norm", "rnn", "roll",
-    "rot90", "rotate_pairs", "round", "scaled_dot_product_attention", "scatter", "scatter_add", "selu",
-    "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "smooth_l1_loss", "softmax", "softplus", "softsign",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take",
-    "take_along_axis", "tan", "tanh", "tensordot", "tile", "to", "topk", "trace", "transpose", "tril",
-    "triu", "true_divide", "trunc", "unbind", "unsqueeze", "var", "vdot", "vstack", "where",
+    "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "array_split", "asin", "asinh", "astype",
+    "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "attention_with_weights", "average",
+    "avg_pool1d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "broadcast_to", "cbrt", "ceil", "celu", "chunk", "clip", "clone", "concat",
+    "concatenate", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "copysign", "cos", "cosh",
+    "cosine_embedding_loss", "cosine_similarity", "count_nonzero", "cross_entropy", "cumprod", "cumsum",
+    "deg2rad", "degrees", "detach", "diag", "diagonal", "diff", "divide", "divmod", "dot", "dstack",
+    "einsum", "elu", "embedding", "embedding_bag", "equal", "erf", "exp", "exp2", "expand", "expand_dims",
+    "expm1", "fabs", "fix", "flatten", "flip", "fliplr", "flipud", "float_power", "floor", "floor_divide",
+    "fmax", "fmin", "fmod", "frexp", "gather", "gelu", "glu", "greater", "greater_equal", "group_norm",
+    "gru", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack", "huber_loss", "hypot", "i0",
+    "index_add", "index_select", "inner", "instance_norm", "invert", "isfinite", "isinf", "isnan", "kl_div",
+    "kron", "l1_loss", "layer_norm", "ldexp", "leaky_relu", "less", "less_equal", "linear", "log", "log1p",
+    "log2", "log10", "log_softmax", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logsigmoid", "logsumexp", "lstm", "margin_ranking_loss", "masked_fill", "masked_select",
+    "matmul", "max", "max_pool1d", "max_pool2d", "maximum", "mean", "median", "min", "minimum", "mish",
+    "mod", "modf", "moveaxis", "mse_loss", "multiply", "nan_to_num", "negative", "nll_loss", "nonzero",
+    "norm", "not_equal", "outer", "pad", "permute_dims", "positive", "pow", "power", "prelu", "prod", "ptp",
+    "put_along_axis", "rad2deg", "radians", "ravel", "reciprocal", "relu", "relu6", "remainder", "repeat",
+    "reshape", "rint", "rms_norm", "rnn", "roll", "rot90", "rotate_pairs", "round",
+    "scaled_dot_product_attention", "scatter", "scatter_add", "selu", "sigmoid", "sign", "silu", "sin",
+    "sinc", "sinh", "smooth_l1_loss", "softmax", "softplus", "softsign", "sort", "split", "sqrt", "square",
+    "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh",
+    "tensordot", "tile", "to", "topk", "trace", "transpose", "tril", "triu", "true_divide", "trunc",
+    "unbind", "unsqueeze", "var", "vdot", "vstack", "where",
 ]  # fmt: skip

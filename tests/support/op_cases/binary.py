@@ -39,6 +39,7 @@ CASES = [
     *JUMPS,
     Case("float_power", ops.float_power, [A, B], narrow=None),
     Case("ldexp", ops.ldexp, [A], [np.array([1, -2, 3])], covers=("ldexp",)),
+    Case("divmod", ops.divmod, [A, B]),
     Case("power: whole number", lambda a: a**3, [A]),
     Case("power: of a number", lambda a: 2**a, [A]),
     Case("power: negative base", lambda a: (-a) ** 2, [A]),

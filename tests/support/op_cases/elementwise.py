@@ -18,7 +18,7 @@ DOMAINS = {
     "sinh": ANY, "cosh": ANY, "arcsinh": ANY, "sinc": ANY, "deg2rad": ANY, "rad2deg": ANY, "clone": ANY,
     "log": POSITIVE, "log2": POSITIVE, "log10": POSITIVE, "log1p": POSITIVE, "sqrt": POSITIVE,
     "reciprocal": POSITIVE, "arcsin": FRACTION, "arccos": FRACTION, "arctanh": FRACTION,
-    "arccosh": ABOVE_ONE, "sign": ANY, "nan_to_num": ANY,
+    "arccosh": ABOVE_ONE, "sign": ANY, "nan_to_num": ANY, "i0": ANY,
 }  # fmt: skip
 ALIASES = {"absolute": "abs", "deg2rad": "radians", "rad2deg": "degrees"}
 # Steps: rounding the inputs to 16 bits may move them over an edge.
@@ -36,5 +36,8 @@ CASES = [
     Case("round: places", lambda x: ops.round(x, 1), [np.array([0.23, -1.48])], narrow=None),
     *(Case(name, getattr(ops, name), [ANY]) for name in ("isnan", "isinf", "isfinite")),
     Case("sinc: near 0", ops.sinc, [np.array([0.0, 1e-3, -0.02])]),
+    Case("i0: large", ops.i0, [np.array([9.0, -12.0])]),
+    Case("modf", ops.modf, [ANY]),
+    Case("frexp", ops.frexp, [ANY]),
     Case("astype", lambda x: ops.astype(x, np.float32), [ANY], narrow=None, tolerance=1e-1),
 ]
