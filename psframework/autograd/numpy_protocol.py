@@ -29,7 +29,7 @@ _IDLE = frozenset(("kind", "stable", "optimize", "copy", "subok", "overwrite_inp
 _HARMLESS = frozenset((
     np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.shares_memory, np.may_share_memory,
     np.array_equal, np.array_equiv, np.allclose, np.isclose, np.iscomplexobj, np.isrealobj, np.array_repr,
-    np.array_str, np.array2string, np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.searchsorted,
+    np.array_str, np.array2string, np.zeros_like, np.ones_like, np.empty_like, np.searchsorted,
 ))  # fmt: skip
 
 
@@ -63,7 +63,11 @@ def call(function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
             operation = ops.nonzero
         places, names = _translated(function, operation, args, kwargs)
         return operation(*places, **names)
-    if function not in _HARMLESS and recording(*_tensors((args, kwargs))):
+    if function is np.full_like:  # of the first only its shape and dtype are used
+        computed: Any = (args[1:], kwargs)
+    else:
+        computed = () if function in _HARMLESS else (args, kwargs)
+    if recording(*_tensors(computed)):
         raise AutogradError(
             f"{function.__module__}.{function.__name__} records no graph, so gradients would be lost: build "
             "it from psf.ops, or give it constants, by .detach()"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from psframework.autograd import spelling
 from psframework.autograd.placed import Placed
 from psframework.backend import Array
 
@@ -89,6 +90,15 @@ class Tensor(Placed):
     def __itruediv__(self, other: Operand) -> Tensor:
         return _inplace.divide_(self, other)
 
+    def __ipow__(self, other: Operand) -> Tensor:
+        return _inplace.power_(self, other)
+
+    def __ifloordiv__(self, other: Operand) -> Tensor:
+        return _inplace.floor_divide_(self, other)
+
+    def __imod__(self, other: Operand) -> Tensor:
+        return _inplace.remainder_(self, other)
+
     def __matmul__(self, other: Tensor | Array) -> Tensor:
         return _ops.matmul(self, other)
 
@@ -97,6 +107,9 @@ class Tensor(Placed):
 
     def __neg__(self) -> Tensor:
         return _ops.negative(self)
+
+    def __pos__(self) -> Tensor:
+        return _ops.positive(self)
 
     def __abs__(self) -> Tensor:
         return _ops.absolute(self)
@@ -276,7 +289,9 @@ class Tensor(Placed):
 
     def transpose(self, *axes: Any) -> Tensor:
         """The axes in this order, or reversed."""
-        return _ops.transpose(self, (axes[0] if axes and not isinstance(axes[0], int) else axes) or None)
+        return _ops.transpose(
+            self, (axes[0] if len(axes) == 1 and not isinstance(axes[0], int | np.integer) else axes) or None
+        )
 
     permute = transpose
 
@@ -298,7 +313,9 @@ class Tensor(Placed):
 
     def expand(self, *shape: Any) -> Tensor:
         """Repeat along axes of length 1, without copying."""
-        return _ops.expand(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+        return _ops.expand(
+            self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int | np.integer) else shape
+        )
 
     def moveaxis(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
         """Axes at other places, the others in order."""
@@ -353,6 +370,13 @@ class Tensor(Placed):
         """The axes in reverse order."""
         return _ops.transpose(self)
 
+    if not TYPE_CHECKING:  # a type checker should still know which names there are
+
+        def __getattr__(self, name: str) -> Any:
+            raise spelling.missing(name, _ops.__all__)
+
+
+spelling.explain_keywords(Tensor)
 
 # Last, because the operations need the class.
 from psframework.autograd import numpy_protocol as _numpy_protocol  # noqa: E402

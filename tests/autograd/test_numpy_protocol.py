@@ -160,3 +160,10 @@ def test_functions_stay_on_the_device():
             np.asarray(t)
     finally:
         device.forget()
+
+
+def test_the_value_of_full_like_is_no_way_out_of_the_graph():
+    t = tensor([1.0, 2.0], True)
+    assert np.full_like(t, 3).tolist() == [3, 3]
+    with pytest.raises(AutogradError, match="full_like"):
+        np.full_like(t, t.sum())

@@ -82,3 +82,11 @@ def test_methods_with_arguments():
 def test_a_method_refuses_what_its_operation_does():
     with pytest.raises(ArgumentError, match="cumsum: axis 3"):
         tensor([1.0]).cumsum(3)
+
+
+def test_numpys_integers_are_numbers():
+    t = tensor(np.ones((2, 1)))
+    assert t.transpose(np.int64(1), np.int64(0)).shape == (1, 2)
+    assert t.expand(np.int64(2), np.int64(3)).shape == (2, 3)
+    assert t[0].expand(np.int64(3)).shape == (3,)
+    assert (+t).tolist() == t.tolist()

@@ -59,9 +59,7 @@ def test_repr():
     assert repr(tensor([1.0])) == "tensor([1.])"
     assert repr(tensor([1.0], True)) == "tensor([1.], requires_grad=True)"
     assert repr(tensor([1.0], True) + 1) == "tensor([2.], node=add)"
-    assert (
-        f"{tensor(1.25, True):.1f} {tensor([1.0])} {tensor([1.0]):>13}" == "1.2 tensor([1.])  tensor([1.])"
-    )
+    assert f"{tensor(1.25, True):.1f} {tensor([1.0])} {tensor([1.0]):>13}" == "1.2 tensor([1.])  tensor([1.])"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 Each takes Tensors, and arrays or numbers as constants, and records the graph.
 """
 
+from typing import TYPE_CHECKING
+
 # A function may bear the name of its module (`softmax`): inside the package, import from the modules.
+from psframework.autograd import spelling as _spelling
 from psframework.autograd.ops.activation import gelu, relu, sigmoid, tanh
 from psframework.autograd.ops.adaptive import (
     adaptive_avg_pool1d,
@@ -204,6 +207,12 @@ from psframework.autograd.ops.trigonometry import (
     tan,
 )
 from psframework.autograd.ops.vector_norm import norm
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise _spelling.missing_operation(name)
+
 
 # NumPy's second names.
 abs = absolute

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 from psframework import backend
+from psframework.autograd.ops.arithmetic import module_of
 from psframework.autograd.ops.reduce import normal_axes
 from psframework.autograd.record import as_tensor, constant, explain, value_of
 from psframework.autograd.tensor import Axis, Operand, Tensor
@@ -21,7 +22,7 @@ def _test(name: str, compute: Callable[[Any, Any], Any], text: str) -> Test:
     def apply(a: Operand, b: Operand) -> Tensor:
         try:
             return constant(backend.as_array(compute(value_of(a, name), value_of(b, name))))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise explain(name, error, a, b) from error
 
     apply.__name__ = apply.__qualname__ = name
@@ -31,7 +32,7 @@ def _test(name: str, compute: Callable[[Any, Any], Any], text: str) -> Test:
 
 def _logical(name: str) -> Callable[[Any, Any], Any]:
     def compute(a: Any, b: Any) -> Any:
-        return getattr(backend.xp(a if backend.is_array(a) else b), name)(a, b)
+        return getattr(module_of(a, b), name)(a, b)
 
     return compute
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.record import as_tensor, constant, record, record_node
+from psframework.autograd.record import as_tensor, constant, explain, record, record_node
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
 
@@ -40,7 +40,10 @@ def unary(op: Unary, x: Tensor | Array) -> Tensor:
     data = x._data
     xp = backend.xp(data)
     narrow = data.dtype.itemsize == 2 and backend.is_narrow(data.dtype)
-    out = _narrowed(op.forward(xp, backend.widen(data)), data.dtype) if narrow else op.forward(xp, data)
+    try:
+        out = _narrowed(op.forward(xp, backend.widen(data)), data.dtype) if narrow else op.forward(xp, data)
+    except TypeError as error:
+        raise explain(op.name, error, x) from error
     if type(out) is not np.ndarray:
         out = backend.as_array(out)
     if not (x._requires_grad and is_grad_enabled()):
@@ -91,7 +94,9 @@ absolute = operation(
     Unary("absolute", lambda xp, x: xp.abs(x), lambda xp, g, x: g * xp.sign(x), True),
     "`|x|`; the derivative at 0 is 0.",
 )
-square = operation(Unary("square", lambda xp, x: x * x, lambda xp, g, x: g * (2 * x), True), "`x * x`.")
+square = operation(
+    Unary("square", lambda xp, x: xp.square(x), lambda xp, g, x: g * (2 * x), True), "`x * x`."
+)
 reciprocal = operation(
     Unary("reciprocal", lambda xp, x: xp.reciprocal(x), lambda xp, g, o: -g * (o * o), False), "`1 / x`."
 )

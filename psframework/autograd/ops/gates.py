@@ -8,7 +8,7 @@ from psframework.autograd.ops.activation import sigmoid, sigmoid_of
 from psframework.autograd.ops.arithmetic import where
 from psframework.autograd.ops.elementwise import Unary, unary
 from psframework.autograd.ops.index import index
-from psframework.autograd.ops.reduce import normal_axes
+from psframework.autograd.ops.reduce import normal_axis
 from psframework.autograd.record import as_tensor
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
@@ -181,7 +181,7 @@ def prelu(input: Tensor | Array, weight: Tensor | Array) -> Tensor:
 def glu(input: Tensor | Array, axis: int = -1) -> Tensor:
     """The first half of `input` along `axis` times the sigmoid of the second (Dauphin et al., 2017)."""
     x = as_tensor(input, "glu")
-    (place,) = normal_axes("glu", x.ndim, axis)
+    place = normal_axis("glu", x.ndim, axis)
     half, odd = divmod(x.shape[place], 2)
     if odd:
         raise ArgumentError(f"glu: axis {axis} of shape {x.shape} has no halves: its length must be even")

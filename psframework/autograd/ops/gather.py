@@ -15,8 +15,8 @@ import numpy as np
 from psframework import backend
 from psframework.autograd.ops.arithmetic import where
 from psframework.autograd.ops.index import add_at, index, put_rule
-from psframework.autograd.ops.reduce import normal_axes
-from psframework.autograd.ops.shape import broadcast_to, ravel
+from psframework.autograd.ops.reduce import normal_axis
+from psframework.autograd.ops.shape import along, broadcast_to
 from psframework.autograd.record import (
     as_tensor,
     constant,
@@ -56,11 +56,8 @@ def take(x: Tensor | Array, indices: Indices, axis: int | None = None) -> Tensor
         indices: integers, any shape; negative ones count from the end.
         axis: None for the elements in their flat order.
     """
-    x = as_tensor(x, "take")
-    if axis is None:
-        x, axis = ravel(x), 0
-    (place,) = normal_axes("take", x.ndim, axis)
-    return index(x, (*(slice(None),) * place, _integers("take", indices, x)))
+    x, place = along("take", x, axis)
+    return index(x, (*(slice(None),) * place, _integers("take", indices, x)), "take")
 
 
 @guarded("index_select")
@@ -70,7 +67,8 @@ def index_select(x: Tensor | Array, axis: int, index: Indices) -> Tensor:
     picks = _integers("index_select", index, x)
     if picks.ndim != 1:
         raise ArgumentError(f"index_select: the index must have one axis, not shape {picks.shape}")
-    return take(x, picks, axis)
+    place = normal_axis("index_select", x.ndim, axis)
+    return _index(x, (*(slice(None),) * place, picks), "index_select")
 
 
 @guarded("take_along_axis")
@@ -82,11 +80,9 @@ def take_along_axis(x: Tensor | Array, indices: Indices, axis: int | None = -1) 
         indices: integers, as many axes as `x`; the axes other than `axis` are broadcast.
         axis: None for the elements in their flat order.
     """
-    x = as_tensor(x, "take_along_axis")
-    if axis is None:
-        x, axis = ravel(x), 0
+    x, axis = along("take_along_axis", x, axis)
     picks = _integers("take_along_axis", indices, x)
-    return index(x, _lines("take_along_axis", x, picks, axis, x.shape))
+    return index(x, _lines("take_along_axis", x, picks, axis, x.shape), "take_along_axis")
 
 
 @guarded("gather")
@@ -94,7 +90,7 @@ def gather(x: Tensor | Array, axis: int, index: Indices) -> Tensor:
     """As `take_along_axis`, by torch's rule: the other axes of `index` may be shorter than those of `x`."""
     x = as_tensor(x, "gather")
     picks = _integers("gather", index, x)
-    return _index(x, _lines("gather", x, picks, axis, picks.shape))
+    return _index(x, _lines("gather", x, picks, axis, picks.shape), "gather")
 
 
 _index = index  # `index` is the name of an argument above
@@ -102,7 +98,7 @@ _index = index  # `index` is the name of an argument above
 
 def _lines(name: str, x: Tensor, picks: Array, axis: int, lengths: tuple[int, ...]) -> tuple[Array, ...]:
     """A key for `x`: `picks` along `axis`, each place of the first `lengths` along the others."""
-    (place,) = normal_axes(name, x.ndim, axis)
+    place = normal_axis(name, x.ndim, axis)
     if picks.ndim != x.ndim:
         raise ArgumentError(f"{name}: indices of shape {picks.shape} need as many axes as shape {x.shape}")
     if any(n > m for i, (n, m) in enumerate(zip(lengths, x.shape)) if i != place):
@@ -151,10 +147,8 @@ def _source(name: str, src: Operand, picks: Array) -> Tensor | Number:
 @guarded("put_along_axis")
 def put_along_axis(x: Tensor | Array, indices: Indices, values: Operand, axis: int | None) -> Tensor:
     """`x` with `values` put at the places that `take_along_axis` would take them from, as a copy."""
-    x = as_tensor(x, "put_along_axis")
-    shape = x.shape
-    if axis is None:
-        x, axis = ravel(x), 0
+    shape = as_tensor(x, "put_along_axis").shape
+    x, axis = along("put_along_axis", x, axis)
     picks = _integers("put_along_axis", indices, x)
     out = _put("put_along_axis", x, _lines("put_along_axis", x, picks, axis, x.shape), values)
     return out if out.shape == shape else out.reshape(shape)
@@ -174,7 +168,7 @@ def index_add(
         alpha: a factor.
     """
     x = as_tensor(x, "index_add")
-    (place,) = normal_axes("index_add", x.ndim, axis)
+    place = normal_axis("index_add", x.ndim, axis)
     picks, part = _integers("index_add", index, x), as_tensor(source, "index_add")
     wanted = (*x.shape[:place], *picks.shape, *x.shape[place + 1 :])
     if picks.ndim != 1 or part.shape != wanted:
@@ -228,6 +222,7 @@ def masked_select(x: Tensor | Array, mask: Tensor | Array) -> Tensor:
     return index(x if x.shape == shape else broadcast_to(x, shape), chosen)
 
 
+@guarded("nonzero")
 def nonzero(x: Tensor | Array) -> tuple[Tensor, ...]:
     """The places where `x` is not 0: an array of indices for each axis; constants of dtype int64."""
     return tuple(constant(places) for places in as_tensor(x, "nonzero")._data.nonzero())

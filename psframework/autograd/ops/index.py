@@ -23,7 +23,7 @@ from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
 
 
-def index(x: Tensor | Array, key: Any) -> Tensor:
+def index(x: Tensor | Array, key: Any, name: str = "index") -> Tensor:
     """`x[key]`, of which slices and integers give views, arrays give copies.
 
     Where an element is picked more than once its gradients are added.
@@ -32,20 +32,21 @@ def index(x: Tensor | Array, key: Any) -> Tensor:
         x: any shape.
         key: what NumPy takes: integers, slices, None, Ellipsis, and arrays, tensors or lists of integers or
             booleans, alone or in a tuple.
+        name: of the operation that picks.
 
     Raises:
         ArgumentError: an index out of range, or of a kind that arrays do not take.
     """
-    x = as_tensor(x, "index")
+    x = as_tensor(x, name)
     data = x._data
     try:
         plain = plain_key(key, data)
         out = backend.as_array(data[plain])
     except (IndexError, TypeError, ValueError) as error:
-        raise explain(f"index {words(key)}", error, x, key) from error
+        raise explain(f"{name} {words(key)}", error, x, key) from error
     if recording(x):
         shape = data.shape
-        result = record("index", out, lambda g: (placed(shape, plain, g),), (x,), tensors_in(key))
+        result = record(name, out, lambda g: (placed(shape, plain, g),), (x,), tensors_in(key))
     else:
         result = constant(out)
     return share_memory(result, x) if is_view(out, data) else result

@@ -12,7 +12,7 @@ from typing import Any
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.hooks import move_keeper
-from psframework.autograd.ops import arithmetic
+from psframework.autograd.ops import arithmetic, pairs
 from psframework.autograd.ops.index import plain_key, put_rule, tensors_in
 from psframework.autograd.record import constant, explain, needs_grad, record, value_of
 from psframework.autograd.tensor import Operand, Tensor
@@ -43,7 +43,7 @@ def _guard(name: str, target: Tensor, other: object) -> bool:
 def _write(name: str, target: Tensor, key: Any, value: Any) -> None:
     try:
         target._data[key] = value
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
         raise explain(name, error, target, key, value) from error
     target.bump_version()
 
@@ -63,19 +63,19 @@ def _update(
     other: Operand,
     compute: Callable[[Operand, Operand], Tensor],
     direct: Callable[[Any, Any], Any],
-    reads_target: bool = False,
+    keeps: bool = False,
 ) -> Tensor:
     value = value_of(other, name)
     if not _guard(name, target, other):
         try:
             changed = direct(target._data, value)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise explain(name, error, target, other) from error
         _fill(name, target, other, changed)
         return target
     before = target
-    if reads_target and needs_grad(other):
-        before = constant(target._data.copy())  # the other's gradient needs what is written over here
+    if keeps:
+        before = constant(target._data.copy())  # a gradient needs what is written over here
         _become(before, target)
         other = before if other is target else other
     result = compute(before, other)
@@ -104,12 +104,27 @@ def subtract_(target: Tensor, other: Operand) -> Tensor:
 
 def multiply_(target: Tensor, other: Operand) -> Tensor:
     """`target *= other`, in place."""
-    return _update("multiply_", target, other, arithmetic.multiply, operator.mul, reads_target=True)
+    return _update("multiply_", target, other, arithmetic.multiply, operator.mul, needs_grad(other))
 
 
 def divide_(target: Tensor, other: Operand) -> Tensor:
     """`target /= other`, in place."""
-    return _update("divide_", target, other, arithmetic.divide, operator.truediv)
+    return _update("divide_", target, other, arithmetic.divide, operator.truediv, other is target)
+
+
+def power_(target: Tensor, other: Operand) -> Tensor:
+    """`target **= other`, in place."""
+    return _update("power_", target, other, arithmetic.power, operator.pow, True)
+
+
+def floor_divide_(target: Tensor, other: Operand) -> Tensor:
+    """`target //= other`, in place."""
+    return _update("floor_divide_", target, other, pairs.floor_divide, operator.floordiv)
+
+
+def remainder_(target: Tensor, other: Operand) -> Tensor:
+    """`target %= other`, in place."""
+    return _update("remainder_", target, other, pairs.remainder, operator.mod, needs_grad(other))
 
 
 def assign(target: Tensor, key: Any, value: Operand) -> None:
@@ -120,7 +135,7 @@ def assign(target: Tensor, key: Any, value: Operand) -> None:
         ArgumentError: `value` does not fit.
     """
     plain: Any = value._data if isinstance(value, Tensor) else value
-    if not backend.is_array(plain):
+    if not backend.is_array(plain) and not isinstance(plain, int | float):  # numbers fit, or are refused
         plain = backend.array_like(plain, target._data)
     recorded = _guard("assign", target, value)
     place = plain_key(key, target._data)

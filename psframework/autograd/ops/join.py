@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.ops.reduce import normal_axes
+from psframework.autograd.ops.reduce import normal_axis
 from psframework.autograd.ops.shape import atleast_1d, atleast_2d, atleast_3d, is_view
 from psframework.autograd.record import (
     as_tensor,
@@ -33,7 +33,7 @@ def concatenate(tensors: Tensors, axis: int = 0) -> Tensor:
     parts = [as_tensor(t, "concatenate") for t in tensors]
     if not parts:
         raise ArgumentError("concatenate: no tensors")
-    (place,) = normal_axes("concatenate", parts[0].ndim, axis)
+    place = normal_axis("concatenate", parts[0].ndim, axis)
     return _joined("concatenate", parts, place, [t._data for t in parts])
 
 
@@ -42,7 +42,7 @@ def stack(tensors: Tensors, axis: int = 0) -> Tensor:
     parts = [as_tensor(t, "stack") for t in tensors]
     if not parts or any(t.shape != parts[0].shape for t in parts):
         raise ArgumentError(f"stack: one or more tensors of one shape, got {[t.shape for t in parts]}")
-    (place,) = normal_axes("stack", parts[0].ndim + 1, axis)
+    place = normal_axis("stack", parts[0].ndim + 1, axis)
     key = (slice(None),) * place + (None,)
     return _joined("stack", parts, place, [t._data[key] for t in parts])
 
@@ -98,7 +98,7 @@ def split(x: Tensor | Array, indices_or_sections: Sections, axis: int = 0) -> tu
         ArgumentError: the axis can't be divided into that many equal parts (`array_split` can).
     """
     x = as_tensor(x, "split")
-    (place,) = normal_axes("split", x.ndim, axis)
+    place = normal_axis("split", x.ndim, axis)
     n = x.shape[place]
     sections = indices_or_sections
     if isinstance(sections, int | np.integer) and (sections < 1 or n % sections):
@@ -111,7 +111,7 @@ def split(x: Tensor | Array, indices_or_sections: Sections, axis: int = 0) -> tu
 def array_split(x: Tensor | Array, indices_or_sections: Sections, axis: int = 0) -> tuple[Tensor, ...]:
     """As `split`; of a number of parts that does not divide the axis, the first ones are longer by one."""
     x = as_tensor(x, "array_split")
-    (place,) = normal_axes("array_split", x.ndim, axis)
+    place = normal_axis("array_split", x.ndim, axis)
     n, sections = x.shape[place], indices_or_sections
     if isinstance(sections, int | np.integer):
         if sections < 1:
@@ -127,7 +127,7 @@ def array_split(x: Tensor | Array, indices_or_sections: Sections, axis: int = 0)
 def chunk(x: Tensor | Array, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
     """`x` in at most `chunks` parts along `axis`, as views, of one length but for the last one."""
     x = as_tensor(x, "chunk")
-    (place,) = normal_axes("chunk", x.ndim, axis)
+    place = normal_axis("chunk", x.ndim, axis)
     if chunks < 1:
         raise ArgumentError(f"chunk: {chunks} parts: one or more")
     n = x.shape[place]
@@ -138,7 +138,7 @@ def chunk(x: Tensor | Array, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
 def unbind(x: Tensor | Array, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices of `x` along `axis`, as views without that axis."""
     x = as_tensor(x, "unbind")
-    (place,) = normal_axes("unbind", x.ndim, axis)
+    place = normal_axis("unbind", x.ndim, axis)
     return _cut("unbind", x, place, list(range(x.shape[place])))
 
 

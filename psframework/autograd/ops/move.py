@@ -10,7 +10,7 @@ import numpy as np
 from psframework import backend
 from psframework.autograd.ops.index import index
 from psframework.autograd.ops.reduce import normal_axes
-from psframework.autograd.ops.shape import moveaxis, ravel, viewed
+from psframework.autograd.ops.shape import along, moveaxis, viewed
 from psframework.autograd.record import as_tensor, constant, guarded, record, recording
 from psframework.autograd.tensor import Axis, Tensor
 from psframework.backend import Array
@@ -35,20 +35,24 @@ def roll(x: Tensor | Array, shift: int | tuple[int, ...], axis: Axis = None) -> 
 
 def flip(x: Tensor | Array, axis: Axis = None) -> Tensor:
     """`x` in reverse order along `axis` (all by default), as a view."""
-    x = as_tensor(x, "flip")
-    axes = normal_axes("flip", x.ndim, axis)
-    key = tuple(slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))
-    return viewed("flip", x, x._data[key], lambda g: g[key])
+    return _flip("flip", x, axis)
 
 
 def flipud(x: Tensor | Array) -> Tensor:
     """The first axis in reverse order."""
-    return flip(x, 0)
+    return _flip("flipud", x, 0)
 
 
 def fliplr(x: Tensor | Array) -> Tensor:
     """The second axis in reverse order."""
-    return flip(x, 1)
+    return _flip("fliplr", x, 1)
+
+
+def _flip(name: str, x: Tensor | Array, axis: Axis) -> Tensor:
+    x = as_tensor(x, name)
+    axes = normal_axes(name, x.ndim, axis)
+    key = tuple(slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))
+    return viewed(name, x, x._data[key], lambda g: g[key])
 
 
 @guarded("rot90")
@@ -69,17 +73,14 @@ def repeat(
         repeats: how often; one number, or one for each element of the axis.
         axis: None for the elements in their flat order.
     """
-    x = as_tensor(x, "repeat")
-    if axis is None:
-        x, axis = ravel(x), 0
-    (place,) = normal_axes("repeat", x.ndim, axis)
+    x, place = along("repeat", x, axis)
     counts = np.atleast_1d(backend.asnumpy(repeats._data if isinstance(repeats, Tensor) else repeats))
     n = x.shape[place]
     if counts.dtype.kind not in "iu" or counts.shape not in ((1,), (n,)) or (counts < 0).any():
-        raise ArgumentError(f"repeat: {n} elements along axis {axis} take one count or {n}, got {counts}")
+        raise ArgumentError(f"repeat: {n} elements along axis {place} take one count or {n}, got {counts}")
     if counts.size > 1:
         positions = backend.array_like(np.repeat(np.arange(n), counts), x._data)
-        return index(x, (*(slice(None),) * place, positions))
+        return index(x, (*(slice(None),) * place, positions), "repeat")
     times = int(counts[0])
     xp, shape = backend.xp(x._data), x.shape
     out = xp.repeat(x._data, times, axis=place)
@@ -133,11 +134,16 @@ def _triangle(name: str, x: Tensor | Array, k: int) -> Tensor:
 
 def diagonal(x: Tensor | Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The `offset`-th diagonal of the two axes, as a last axis; positive offsets lie above the main one."""
-    x = as_tensor(x, "diagonal")
-    if x.ndim < 2 or len(normal_axes("diagonal", x.ndim, (axis1, axis2))) < 2:
-        raise ArgumentError(f"diagonal: two axes of an array of two or more, got shape {x.shape}")
+    return _diagonal("diagonal", x, offset, axis1, axis2)
+
+
+def _diagonal(name: str, x: Tensor | Array, offset: int, axis1: int, axis2: int) -> Tensor:
+    x = as_tensor(x, name)
+    if x.ndim < 2:
+        raise ArgumentError(f"{name}: two axes of an array of two or more, got shape {x.shape}")
+    normal_axes(name, x.ndim, (axis1, axis2))
     rows, columns = _places(x.shape[axis1], x.shape[axis2], offset, x._data)
-    return index(moveaxis(x, (axis1, axis2), (-2, -1)), (..., rows, columns))
+    return index(moveaxis(x, (axis1, axis2), (-2, -1)), (..., rows, columns), name)
 
 
 def _places(n: int, m: int, offset: int, like: Array) -> tuple[Array, Array]:
@@ -151,7 +157,7 @@ def diag(x: Tensor | Array, k: int = 0) -> Tensor:
     """The `k`-th diagonal of a matrix; of a vector, the matrix that has it there and zeros elsewhere."""
     x = as_tensor(x, "diag")
     if x.ndim == 2:
-        return diagonal(x, k)
+        return _diagonal("diag", x, k, 0, 1)
     if x.ndim != 1:
         raise ArgumentError(f"diag takes a vector or a matrix, not shape {x.shape}")
     size = x.size + abs(k)
@@ -163,4 +169,4 @@ def diag(x: Tensor | Array, k: int = 0) -> Tensor:
 
 def trace(x: Tensor | Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The sum of a diagonal."""
-    return diagonal(x, offset, axis1, axis2).sum(-1)
+    return _diagonal("trace", x, offset, axis1, axis2).sum(-1)

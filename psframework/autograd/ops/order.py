@@ -8,8 +8,8 @@ from typing import NamedTuple
 from psframework import backend
 from psframework.autograd.ops.arithmetic import where
 from psframework.autograd.ops.index import index
-from psframework.autograd.ops.reduce import mean, normal_axes
-from psframework.autograd.ops.shape import reshape
+from psframework.autograd.ops.reduce import mean
+from psframework.autograd.ops.shape import along, reshape
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
@@ -23,14 +23,6 @@ class TopK(NamedTuple):
     indices: Tensor
 
 
-def _line(name: str, x: Tensor | Array, axis: int | None) -> tuple[Tensor, int]:
-    x = as_tensor(x, name)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    (place,) = normal_axes(name, x.ndim, axis)
-    return x, place
-
-
 def _order(data: Array, axis: int, descending: bool) -> Array:
     """The indices that sort `data`; equal elements stay in order either way."""
     xp = backend.xp(data)
@@ -42,13 +34,13 @@ def _order(data: Array, axis: int, descending: bool) -> Array:
 
 def argsort(x: Tensor | Array, axis: int | None = -1, descending: bool = False) -> Tensor:
     """The indices that sort along `axis`, or the flattened array: a constant. Equal ones stay in order."""
-    x, place = _line("argsort", x, axis)
+    x, place = along("argsort", x, axis)
     return constant(_order(x._data, place, descending))
 
 
 def sort(x: Tensor | Array, axis: int | None = -1, descending: bool = False) -> Tensor:
     """`x` in order along `axis`, or the flattened array in order; each gradient returns to its element."""
-    x, place = _line("sort", x, axis)
+    x, place = along("sort", x, axis)
     data, xp = x._data, backend.xp(x._data)
     if not recording(x):
         out = xp.sort(data, axis=place)
@@ -75,7 +67,7 @@ def topk(x: Tensor | Array, k: int, axis: int = -1, largest: bool = True, sorted
         The values, through which gradients pass, and their indices along `axis`, of dtype int64. It is not
         defined which of equal elements are chosen.
     """
-    x, place = _line("topk", x, axis)
+    x, place = along("topk", x, axis)
     data, xp = x._data, backend.xp(x._data)
     length = data.shape[place]
     if not 0 <= k <= length:
@@ -113,16 +105,16 @@ def median(x: Tensor | Array, axis: int | None = None, keepdims: bool = False) -
     Raises:
         ArgumentError: no elements.
     """
-    x, dimensions = as_tensor(x, "median"), as_tensor(x, "median").ndim
-    ordered = sort(x, axis)
-    place = 0 if axis is None else normal_axes("median", dimensions, axis)[0]
+    shape = as_tensor(x, "median").shape
+    x, place = along("median", x, axis)
+    ordered = sort(x, place)
     length = ordered.shape[place]
     if not length:
-        raise ArgumentError(f"median: no elements along axis {axis} of shape {x.shape}")
+        raise ArgumentError(f"median: no elements along axis {axis} of shape {shape}")
     before = (slice(None),) * place
     middle = mean(index(ordered, (*before, slice((length - 1) // 2, length // 2 + 1))), place)
     last = index(ordered, (*before, -1))  # nan is sorted behind everything, and is then the median
     middle = where(last != last, last, middle)
     if not keepdims:
         return middle
-    return reshape(middle, [1 if axis is None or i == place else n for i, n in enumerate(x.shape)])
+    return reshape(middle, [1 if axis is None or i == place else n for i, n in enumerate(shape)])

@@ -9,7 +9,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.ops.index import add_at
-from psframework.autograd.record import as_tensor, constant, record, recording
+from psframework.autograd.record import as_tensor, constant, guarded, record, recording
 from psframework.autograd.tensor import Number, Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
@@ -28,6 +28,7 @@ _MODES = {
 }
 
 
+@guarded("pad")
 def pad(x: Tensor | Array, pad_width: Widths, mode: str = "constant", constant_values: Number = 0) -> Tensor:
     """`x` with a border around it; a gradient in the border is added to the element that it repeats.
 

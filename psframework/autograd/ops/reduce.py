@@ -33,6 +33,17 @@ def normal_axes(name: str, ndim: int, axis: Axis) -> tuple[int, ...]:
     return tuple(sorted(axes))
 
 
+def normal_axis(name: str, ndim: int, axis: int) -> int:
+    """One axis as a number from 0.
+
+    Raises:
+        ArgumentError: an axis that the array does not have, none, or several.
+    """
+    if not isinstance(axis, int | np.integer):
+        raise ArgumentError(f"{name}: one axis is needed, not axis={axis!r}")
+    return normal_axes(name, ndim, axis)[0]
+
+
 def _kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
@@ -83,39 +94,54 @@ def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor
 
 def var(x: Tensor | Array, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """Variance over `axis` (all by default), as NumPy's: the divisor is `count - ddof`."""
-    x = as_tensor(x, "var")
+    return _spread("var", x, axis, keepdims, ddof)
+
+
+def std(x: Tensor | Array, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+    """Standard deviation: the square root of `var`. Where it is 0 its derivative is 0."""
+    return _spread("std", x, axis, keepdims, ddof)
+
+
+def _spread(name: str, x: Tensor | Array, axis: Axis, keepdims: bool, ddof: int) -> Tensor:
+    x = as_tensor(x, name)
     xp, dtype, shape = backend.xp(x._data), x._data.dtype, x._data.shape
-    axes = normal_axes("var", len(shape), axis)
+    axes = normal_axes(name, len(shape), axis)
     divisor = _count(shape, axes) - ddof
     if divisor <= 0:
-        raise ArgumentError(f"var: {divisor + ddof} values for ddof={ddof}: at least {ddof + 1} are needed")
+        raise ArgumentError(
+            f"{name}: {divisor + ddof} values for ddof={ddof}: at least {ddof + 1} are needed"
+        )
     wide = backend.widen(x._data)
     centred = wide - xp.add.reduce(wide, axes, keepdims=True, dtype=_sum_dtype(wide.dtype)) / (divisor + ddof)
-    out = xp.add.reduce(centred * centred, axes, keepdims=keepdims) / divisor
-    if backend.is_narrow(dtype):
-        out = out.astype(dtype)
+    found = xp.add.reduce(centred * centred, axes, keepdims=keepdims) / divisor
+    if name == "std":
+        found = xp.sqrt(found)
+    out = backend.as_array(found.astype(dtype) if backend.is_narrow(dtype) else found)
     if not recording(x):
         return constant(out)
     kept = _kept_shape(shape, axes)
 
     def rule(gradient: Array) -> Sequence[Array]:
-        g = centred * (backend.widen(gradient).reshape(kept) * (2 / divisor))
+        g = backend.widen(gradient)
+        g = g * (2 / divisor) if name == "var" else g / (divisor * xp.where(found == 0, 1, found))
+        g = centred * g.reshape(kept)
         return (g.astype(dtype) if g.dtype != dtype else g,)
 
-    return record("var", out, rule, (x,), (x,))
+    return record(name, out, rule, (x,), saves_output=name == "std")
 
 
-def std(x: Tensor | Array, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
-    """Standard deviation: the square root of `var`."""
-    return var(x, axis, keepdims, ddof).sqrt()
+def _filled_axes(name: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
+    """As `normal_axes`, where there are elements."""
+    axes = normal_axes(name, len(shape), axis)
+    if _count(shape, axes) == 0:
+        raise ArgumentError(f"{name}: no elements along axis {axis} of shape {shape}")
+    return axes
 
 
 def _extreme(name: str, x: Tensor | Array, axis: Axis, keepdims: bool) -> Tensor:
     x = as_tensor(x, name)
     data = x._data
-    axes = normal_axes(name, data.ndim, axis)
-    if _count(data.shape, axes) == 0:
-        raise ArgumentError(f"{name}: no elements along axis {axis} of shape {data.shape}")
+    axes = _filled_axes(name, data.shape, axis)
     top = backend.as_array(getattr(data, name)(axis=axes, keepdims=True))
     kept = top.shape
     out = top if keepdims else top.reshape([n for i, n in enumerate(data.shape) if i not in axes])
@@ -142,6 +168,8 @@ def min(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def ptp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The distance from the smallest to the largest value over `axis` (all by default)."""
+    x = as_tensor(x, "ptp")
+    _filled_axes("ptp", x.shape, axis)
     return max(x, axis, keepdims) - min(x, axis, keepdims)
 
 
@@ -156,11 +184,13 @@ def average(
         weights: of the shape of `x`, or one for each element of one `axis`; None for equal ones.
         keepdims: leave axes of length 1.
     """
+    x = as_tensor(x, "average")
+    normal_axes("average", x.ndim, axis)
     if weights is None:
         return mean(x, axis, keepdims)
-    x, w = as_tensor(x, "average"), as_tensor(weights, "average")
+    w = as_tensor(weights, "average")
     if w.shape != x.shape:
-        (place,) = normal_axes("average", x.ndim, axis) if isinstance(axis, int) else (None,)
+        place = normal_axis("average", x.ndim, axis) if isinstance(axis, int) else None
         if place is None or w.shape != (x.shape[place],):
             raise ArgumentError(f"average: weights of shape {w.shape} for shape {x.shape} and axis {axis}")
         w = w.reshape([-1 if i == place else 1 for i in range(x.ndim)])
@@ -170,9 +200,9 @@ def average(
 
 def _place(name: str, x: Tensor | Array, axis: int | None, keepdims: bool) -> Tensor:
     data = as_tensor(x, name)._data
-    axes = normal_axes(name, data.ndim, axis)
-    if _count(data.shape, axes) == 0:
-        raise ArgumentError(f"{name}: no elements along axis {axis} of shape {data.shape}")
+    if axis is not None:
+        normal_axis(name, data.ndim, axis)
+    axes = _filled_axes(name, data.shape, axis)
     found = backend.as_array(getattr(backend.xp(data), name)(data, axis=axis))
     return constant(found.reshape(_kept_shape(data.shape, axes)) if keepdims else found)
 

@@ -8,21 +8,12 @@ from typing import Any
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.ops.reduce import normal_axes
-from psframework.autograd.ops.shape import reshape
+from psframework.autograd.ops.reduce import normal_axes, normal_axis
+from psframework.autograd.ops.shape import along
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Axis, Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
-
-
-def _line(name: str, x: Tensor | Array, axis: int | None) -> tuple[Tensor, int]:
-    """`x`, flattened for None, and the axis as a number from 0."""
-    x = as_tensor(x, name)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    (place,) = normal_axes(name, x.ndim, axis)
-    return x, place
 
 
 def _as(array: Any, dtype: DType) -> Array:
@@ -37,7 +28,7 @@ def _from_the_end(g: Array, axis: int) -> Array:
 
 def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
     """Running sums along `axis`, or of the flattened array. 16-bit floats are summed in float32."""
-    x, place = _line("cumsum", x, axis)
+    x, place = along("cumsum", x, axis)
     data, dtype = x._data, x._data.dtype
     out = backend.xp(data).cumsum(backend.widen(data), axis=place)
     if backend.is_narrow(dtype):
@@ -49,7 +40,7 @@ def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
 
 def cumprod(x: Tensor | Array, axis: int | None = None) -> Tensor:
     """Running products along `axis`, or of the flattened array; derivatives are right with zeros too."""
-    x, place = _line("cumprod", x, axis)
+    x, place = along("cumprod", x, axis)
     data, dtype = x._data, x._data.dtype
     wide = backend.widen(data)
     products = backend.xp(wide).cumprod(wide, axis=place)
@@ -116,7 +107,8 @@ def _all_but_one(x: Array) -> Array:
 
 def diff(x: Tensor | Array, n: int = 1, axis: int = -1) -> Tensor:
     """Differences of neighbours along `axis`, `n` times over."""
-    x, place = _line("diff", x, axis)
+    x = as_tensor(x, "diff")
+    place = normal_axis("diff", x.ndim, axis)
     if n < 0:
         raise ArgumentError(f"diff: n must be 0 or more, not {n}")
     data = x._data

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from psframework import backend
-from psframework.autograd.ops.reduce import normal_axes
+from psframework.autograd.ops.reduce import normal_axes, normal_axis
 from psframework.autograd.record import as_tensor, constant, record, recording, share_memory, sum_to
 from psframework.autograd.tensor import Axis, Tensor
 from psframework.backend import Array
@@ -55,8 +55,8 @@ def transpose(x: Tensor | Array, axes: Sequence[int] | None = None) -> Tensor:
 def swapaxes(x: Tensor | Array, first: int, second: int) -> Tensor:
     """`x` with two axes exchanged."""
     x = as_tensor(x, "swapaxes")
-    normal_axes("swapaxes", x.ndim, first), normal_axes("swapaxes", x.ndim, second)
-    return viewed("swapaxes", x, x._data.swapaxes(first, second), lambda g: g.swapaxes(first, second))
+    i, j = normal_axis("swapaxes", x.ndim, first), normal_axis("swapaxes", x.ndim, second)
+    return viewed("swapaxes", x, x._data.swapaxes(i, j), lambda g: g.swapaxes(i, j))
 
 
 def flatten(x: Tensor | Array, start_axis: int = 0, end_axis: int = -1) -> Tensor:
@@ -65,10 +65,7 @@ def flatten(x: Tensor | Array, start_axis: int = 0, end_axis: int = -1) -> Tenso
     shape = x._data.shape
     if not shape:
         return reshape(x, (1,))
-    (start,), (end,) = (
-        normal_axes("flatten", len(shape), start_axis),
-        normal_axes("flatten", len(shape), end_axis),
-    )
+    start, end = (normal_axis("flatten", len(shape), axis) for axis in (start_axis, end_axis))
     if start > end:
         raise ArgumentError(f"flatten: start_axis {start_axis} comes after end_axis {end_axis}")
     # Not -1: an empty array does not say what it stands for.
@@ -92,25 +89,27 @@ def squeeze(x: Tensor | Array, axis: Axis = None) -> Tensor:
 def unsqueeze(x: Tensor | Array, axis: int) -> Tensor:
     """`x` with a new axis of length 1 before `axis`."""
     x = as_tensor(x, "unsqueeze")
-    (place,) = normal_axes("unsqueeze", x.ndim + 1, axis)
+    place = normal_axis("unsqueeze", x.ndim + 1, axis)
     shape = x._data.shape
     return reshape(x, (*shape[:place], 1, *shape[place:]))
 
 
 def expand(x: Tensor | Array, shape: Sequence[int]) -> Tensor:
     """`x` repeated along axes of length 1 and along new ones in front, without copying; -1 keeps a length."""
-    x = as_tensor(x, "expand")
+    return _expand("expand", x, shape)
+
+
+def _expand(name: str, x: Tensor | Array, shape: Sequence[int]) -> Tensor:
+    x = as_tensor(x, name)
     data = x._data
     extra = len(shape) - data.ndim
     target = tuple(data.shape[i - extra] if n == -1 and i >= extra else n for i, n in enumerate(shape))
     try:
         out = backend.xp(data).broadcast_to(data, target)
     except ValueError as error:
-        raise ArgumentError(f"expand: shape {data.shape} does not broadcast to {tuple(shape)}") from error
+        raise ArgumentError(f"{name}: shape {data.shape} does not broadcast to {tuple(shape)}") from error
     old, dtype = data.shape, data.dtype
-    result = (
-        record("expand", out, lambda g: (sum_to(g, old, dtype),), (x,)) if recording(x) else constant(out)
-    )
+    result = record(name, out, lambda g: (sum_to(g, old, dtype),), (x,)) if recording(x) else constant(out)
     return share_memory(result, x)
 
 
@@ -119,13 +118,13 @@ def broadcast_to(x: Tensor | Array, shape: int | Sequence[int]) -> Tensor:
     target = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     if any(n < 0 for n in target):
         raise ArgumentError(f"broadcast_to: a negative length in {target}")
-    return expand(x, target)
+    return _expand("broadcast_to", x, target)
 
 
 def expand_dims(x: Tensor | Array, axis: int | Sequence[int]) -> Tensor:
     """`x` with new axes of length 1 that are, in the result, the axes named."""
     x = as_tensor(x, "expand_dims")
-    ndim = x.ndim + (1 if isinstance(axis, int | np.integer) else len(axis))
+    ndim = x.ndim + (len(axis) if isinstance(axis, Sequence) else 1)
     places = axis_list("expand_dims", ndim, axis)
     lengths = iter(x._data.shape)
     return reshape(x, tuple(1 if i in places else next(lengths) for i in range(ndim)))
@@ -134,6 +133,12 @@ def expand_dims(x: Tensor | Array, axis: int | Sequence[int]) -> Tensor:
 def ravel(x: Tensor | Array) -> Tensor:
     """`x` as one axis: a view where the memory allows it."""
     return reshape(x, -1)
+
+
+def along(name: str, x: Tensor | Array, axis: int | None) -> tuple[Tensor, int]:
+    """`x`, flattened where `axis` is None, and the axis as a number from 0."""
+    x = as_tensor(x, name)
+    return (ravel(x), 0) if axis is None else (x, normal_axis(name, x.ndim, axis))
 
 
 def moveaxis(x: Tensor | Array, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
@@ -150,7 +155,7 @@ def moveaxis(x: Tensor | Array, source: int | Sequence[int], destination: int | 
 
 def axis_list(name: str, ndim: int, axes: int | Sequence[int]) -> list[int]:
     """The axes as numbers from 0, in the order given."""
-    given = (axes,) if isinstance(axes, int | np.integer) else tuple(axes)
+    given = tuple(axes) if isinstance(axes, Sequence) else (axes,)
     normal_axes(name, ndim, given)
     return [int(i) % ndim for i in given]
 

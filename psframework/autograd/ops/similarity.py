@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from psframework import backend
 from psframework.autograd.ops.loss import check_reduction, constant_array, loss_node
-from psframework.autograd.ops.reduce import normal_axes
+from psframework.autograd.ops.reduce import normal_axis
 from psframework.autograd.record import as_tensor, constant, guarded, record, recording, sum_to
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
@@ -33,7 +33,7 @@ def cosine_similarity(x1: Tensor | Array, x2: Tensor | Array, axis: int = 1, eps
             )
     dtype = xp.result_type(x1.dtype, x2.dtype)
     a, b = xp.broadcast_arrays(a, b)
-    normal_axes("cosine_similarity", a.ndim, axis)
+    normal_axis("cosine_similarity", a.ndim, axis)
     lengths = [xp.sqrt(xp.add.reduce(v * v, axis, keepdims=True)) for v in (a, b)]
     limited = [xp.maximum(length, eps) for length in lengths]
     u, v = a / limited[0], b / limited[1]

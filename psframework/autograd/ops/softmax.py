@@ -8,7 +8,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.ops import fused
-from psframework.autograd.ops.reduce import normal_axes
+from psframework.autograd.ops.reduce import normal_axes, normal_axis
 from psframework.autograd.record import as_tensor, constant, record, recording
 from psframework.autograd.tensor import Axis, Tensor
 from psframework.backend import Array
@@ -19,7 +19,7 @@ def _prepare(name: str, x: Tensor | Array, axis: int) -> Tensor:
     """`x` as a tensor of floating dtype that has the axis."""
     x = as_tensor(x, name)
     data = x._data
-    normal_axes(name, data.ndim, axis)
+    normal_axis(name, data.ndim, axis)
     if not backend.is_floating(data.dtype):
         raise ArgumentError(f"{name}: dtype {data.dtype} is not floating: convert with .astype(np.float32)")
     return x

@@ -75,8 +75,8 @@ sinc = operation(
 _ARCTAN2 = Binary(
     "arctan2",
     lambda a, b: module_of(a, b).arctan2(a, b),
-    lambda g, a, b, o: g * _around(a, b, b),
-    lambda g, a, b, o: g * _around(a, b, -a),
+    lambda g, a, b, o: g * b / _square(g, a, b),
+    lambda g, a, b, o: -g * a / _square(g, a, b),
     "ab",
     "ab",
 )
@@ -90,10 +90,11 @@ _HYPOT = Binary(
 )
 
 
-def _around(a: Any, b: Any, side: Any) -> Any:
-    """`side` over the squared distance from the origin; 0 in it."""
-    square = a * a + b * b
-    return side / module_of(square, square).where(square == 0, 1, square).astype(square.dtype)
+def _square(g: Array, a: Any, b: Any) -> Any:
+    """The squared distance from the origin, 1 in it; in the dtype of `g`: small integers would overflow."""
+    xp = module_of(g, g)
+    square = xp.square(a, dtype=g.dtype) + xp.square(b, dtype=g.dtype)
+    return xp.where(square == 0, 1, square).astype(g.dtype)
 
 
 def arctan2(a: Operand, b: Operand) -> Tensor:

@@ -9,12 +9,13 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.ops.reduce import normal_axes
-from psframework.autograd.record import as_tensor, constant, record, recording
+from psframework.autograd.record import as_tensor, constant, guarded, record, recording
 from psframework.autograd.tensor import Axis, Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 
 
+@guarded("norm")
 def norm(x: Tensor | Array, ord: float | None = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The length of the vectors along `axis`, as `np.linalg.norm`; its derivative at 0 is 0.
 

@@ -109,3 +109,29 @@ def test_ties_and_zeros():
 def test_bad_input(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()
+
+
+def test_what_was_not_chosen_gets_exactly_nothing():
+    a, b, x = (tensor(np.ones(2), True) for _ in range(3))
+    seed = np.array([np.inf, np.nan])
+    ops.where(np.array([True, False]), a, b).backward(seed)
+    ops.clip(x * 3, 0, 2).backward(seed)
+    np.testing.assert_array_equal(a.grad, [np.inf, 0])
+    np.testing.assert_array_equal(b.grad, [0, np.nan])
+    np.testing.assert_array_equal(x.grad, [0, 0])
+
+
+def test_python_numbers_go_by_numpys_rules():
+    for name, a, b in (("add", True, True), ("divide", 1, 0), ("power", -2.5, 0.5), ("logical_or", 0, 2)):
+        with np.errstate(all="ignore"):
+            found, wanted = getattr(ops, name)(a, b), np.asarray(getattr(np, name)(a, b))
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found.data, wanted)
+    with pytest.raises(ArgumentError, match="add: Python integer 300"):
+        ops.add(np.zeros(2, np.uint8), 300)
+
+
+def test_the_slope_of_an_exponent_above_small_integers():
+    exponent = tensor(np.array([1.5, 2.5]), True)
+    ops.power(np.array([3, 4], np.int8), exponent).sum().backward()
+    np.testing.assert_allclose(exponent.grad, [3**1.5 * np.log(3), 4**2.5 * np.log(4)])

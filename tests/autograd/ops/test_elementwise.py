@@ -88,3 +88,10 @@ def test_astype_refuses_what_is_no_number():
 def test_clone_has_memory_of_its_own():
     t = tensor(POSITIVE)
     assert not np.shares_memory(clone(t).data, t.data)
+
+
+@pytest.mark.parametrize("name", ["negative", "positive", "sign"])
+def test_what_booleans_have_not_is_refused_by_name(name):
+    with pytest.raises(ArgumentError, match=f"^{name}: "):
+        getattr(ops, name)(np.ones(2, bool))
+    assert ops.square(np.ones(2, bool)).dtype == np.int8

@@ -166,3 +166,36 @@ def test_bad_input(change, words):
         change(t)
     np.testing.assert_array_equal(t.data, X)
     assert t.version == 0
+
+
+def test_divided_by_itself():
+    x = tensor(X, True)
+    h = x * 2
+    h /= h
+    h.sum().backward()
+    np.testing.assert_array_equal(x.grad, [0, 0, 0])
+
+
+def test_powers_and_remainders_in_place():
+    x, p = tensor(X, True), tensor(X, True)
+    h = same = x * 2
+    h **= p
+    h.sum().backward()
+    np.testing.assert_allclose(x.grad, X * (2 * X) ** (X - 1) * 2)
+    np.testing.assert_allclose(p.grad, (2 * X) ** X * np.log(2 * X))
+    h = x * 3
+    h %= x * 2
+    h.sum().backward()
+    counts = tensor([5, 7])
+    view = counts[1:]
+    view //= 2
+    view **= 2
+    assert h is not same and counts.tolist() == [5, 9] and same.tolist() == [2, 16, 216]
+
+
+def test_a_number_that_the_dtype_can_not_hold_is_refused():
+    small = tensor(np.zeros(2, np.uint8))
+    for change in (lambda: small.__setitem__(0, 300), lambda: small.__iadd__(300)):
+        with pytest.raises(ArgumentError, match="300 out of bounds"):
+            change()
+    assert small.tolist() == [0, 0]

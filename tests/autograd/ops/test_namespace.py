@@ -2,8 +2,13 @@
 
 import inspect
 
+import numpy as np
+import pytest
+
 import psframework as psf
 from psframework import nn, ops
+from psframework.autograd import tensor
+from psframework.errors import ArgumentError
 
 
 def test_every_name_is_a_documented_function():
@@ -17,3 +22,28 @@ def test_every_name_is_a_documented_function():
 def test_second_names():
     assert ops.abs is ops.absolute and ops.amax is ops.max and ops.amin is ops.min
     assert ops.true_divide is ops.divide and ops.mod is ops.remainder
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ops.take(x, 5, 0),
+        lambda x: ops.index_select(x, 0, [5]),
+        lambda x: ops.take_along_axis(x, np.array([[5]]), 0),
+        lambda x: ops.gather(x, 0, np.array([[5]])),
+        lambda x: ops.nonzero(x[0, 0]),
+        lambda x: ops.diagonal(x[0]),
+        lambda x: ops.trace(x[0]),
+        lambda x: ops.fliplr(x[0]),
+        lambda x: ops.broadcast_to(x, 3),
+        lambda x: ops.concatenate([x, x], None),
+        lambda x: ops.moveaxis(x, None, 0),
+        lambda x: ops.expand_dims(x, None),
+        lambda x: ops.swapaxes(x, (0,), 1),
+        lambda x: ops.pad(x, 1, constant_values=(1, 2)),
+    ],
+)
+def test_messages_name_what_was_called(call):
+    name = call.__code__.co_names[1]
+    with pytest.raises(ArgumentError, match=f"^{name}"):
+        call(tensor(np.ones((2, 2))))

@@ -123,3 +123,44 @@ def test_weights_count_elements():
 def test_bad_input(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()
+
+
+def test_a_deviation_of_nothing_has_no_slope():
+    x = tensor([[2.0, 2.0], [1.0, 3.0]], True)
+    deviation = ops.std(x, 1)
+    deviation.sum().backward()
+    np.testing.assert_array_equal(x.grad, [[0, 0], [-0.5, 0.5]])
+    x.grad = None
+    ops.std(x, ()).sum().backward()
+    np.testing.assert_array_equal(x.grad, np.zeros((2, 2)))
+
+
+ONE_AXIS = (
+    "cumsum",
+    "cumprod",
+    "sort",
+    "argsort",
+    "argmax",
+    "median",
+    "diff",
+    "topk",
+    "unsqueeze",
+    "softmax",
+)
+
+
+@pytest.mark.parametrize("name", ONE_AXIS)
+def test_one_axis_means_one(name):
+    k = (1,) if name == "topk" else ()
+    for axis in ((0,), (0, 1), (), 1.0):
+        with pytest.raises(ArgumentError, match=f"^{name}: one axis"):
+            getattr(ops, name)(np.ones((2, 2)), *k, axis=axis)
+
+
+NAMED = ("sum", "mean", "max", "ptp", "std", "var", "average", "median", "prod", "norm", "logsumexp", "any")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_axis_that_is_not_there_is_refused_by_name(name):
+    with pytest.raises(ArgumentError, match=f"^{name}: axis 2 "):
+        getattr(ops, name)(np.ones((2, 2)), axis=2)

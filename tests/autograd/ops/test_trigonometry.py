@@ -69,3 +69,14 @@ def test_derivatives_at_the_edges_are_torchs():
         np.testing.assert_allclose(out.data, expected.detach().numpy(), atol=1e-15)
         for a, b in zip(mine, other):
             np.testing.assert_allclose(a.grad, b.grad.numpy(), atol=1e-12, err_msg=ours.__name__)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, bool])
+def test_the_slope_of_arctan2_beside_small_integers(kind):
+    whole, number = np.array([100, 1, 0]).astype(kind), tensor(np.array([2.0, -3.0, 0.5]), True)
+    for sides in ((number, whole), (whole, number)):
+        number.grad = None
+        ops.arctan2(*sides).sum().backward()
+        found, number.grad = number.grad, None
+        ops.arctan2(*(side if side is number else side.astype(float) for side in sides)).sum().backward()
+        np.testing.assert_allclose(found, number.grad)

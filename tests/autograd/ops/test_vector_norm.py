@@ -63,3 +63,8 @@ def test_float16_does_not_overflow_inside():
 def test_bad_input(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()
+
+
+def test_the_largest_of_nothing_is_refused():
+    with pytest.raises(ArgumentError, match="norm: zero-size"):
+        ops.norm(np.zeros((0, 2)), np.inf, 0)

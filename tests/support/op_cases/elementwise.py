@@ -21,7 +21,6 @@ DOMAINS = {
     "arccosh": ABOVE_ONE, "sign": ANY, "nan_to_num": ANY, "i0": ANY,
 }  # fmt: skip
 ALIASES = {"absolute": "abs", "deg2rad": "radians", "rad2deg": "degrees"}
-# Steps: rounding the inputs to 16 bits may move them over an edge.
 STEPS = ("floor", "ceil", "trunc", "rint", "round")
 
 
@@ -32,12 +31,12 @@ CASES = [
     ),
     *(Case(f"{name}: no axes", getattr(ops, name), [np.array(x[0, 1])]) for name, x in DOMAINS.items()),
     *(Case(f"{name}: empty", getattr(ops, name), [x[:, :0].copy()]) for name, x in DOMAINS.items()),
-    *(Case(name, getattr(ops, name), [ANY + 0.05], narrow=None) for name in STEPS),
-    Case("round: places", lambda x: ops.round(x, 1), [np.array([0.23, -1.48])], narrow=None),
+    *(Case(name, getattr(ops, name), [ANY + 0.05]) for name in STEPS),
+    Case("round: places", lambda x: ops.round(x, 1), [np.array([0.23, -1.48])]),
     *(Case(name, getattr(ops, name), [ANY]) for name in ("isnan", "isinf", "isfinite")),
     Case("sinc: near 0", ops.sinc, [np.array([0.0, 1e-3, -0.02])]),
     Case("i0: large", ops.i0, [np.array([9.0, -12.0])]),
     Case("modf", ops.modf, [ANY]),
     Case("frexp", ops.frexp, [ANY]),
-    Case("astype", lambda x: ops.astype(x, np.float32), [ANY], narrow=None, tolerance=1e-1),
+    Case("astype", lambda x: ops.astype(x, np.float32), [ANY], tolerance=1e-1),
 ]

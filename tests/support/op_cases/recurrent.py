@@ -26,11 +26,11 @@ def cases(name: str, op, gates: int, states: int) -> list[Case]:
     full = operands(gates, states)
     padded = lambda *inputs: op(*inputs, lengths=[3, 1])  # noqa: E731
     return [
-        Case(name, op, full, narrow=32),
-        Case(f"{name}: reverse", partial(op, reverse=True), full, narrow=32),
-        Case(f"{name}: padded", padded, full, narrow=32),
-        Case(f"{name}: reverse and padded", partial(op, reverse=True, lengths=[2, 3]), full, narrow=32),
-        Case(f"{name}: zero state, no bias", op, full[:3], narrow=32),
+        Case(name, op, full),
+        Case(f"{name}: reverse", partial(op, reverse=True), full),
+        Case(f"{name}: padded", padded, full),
+        Case(f"{name}: reverse and padded", partial(op, reverse=True, lengths=[2, 3]), full),
+        Case(f"{name}: zero state, no bias", op, full[:3]),
         Case(f"{name}: empty batch", op, [full[0][:, :0], *full[1:5]]),
         Case(f"{name}: no steps", op, [full[0][:0], *full[1:]]),
     ]
@@ -38,7 +38,7 @@ def cases(name: str, op, gates: int, states: int) -> list[Case]:
 
 CASES = [
     *cases("rnn", rnn, 1, 1),
-    Case("rnn: relu", partial(rnn, nonlinearity="relu"), operands(1, 1), narrow=32),
+    Case("rnn: relu", partial(rnn, nonlinearity="relu"), operands(1, 1)),
     *cases("gru", gru, 3, 1),
     *cases("lstm", lstm, 4, 2),
 ]
