@@ -92,11 +92,13 @@ class Side:
         name: its column in the table.
         command: its program and arguments.
         environment: variables to add.
+        same: cases that it runs under another name.
     """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    same: Mapping[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -128,7 +130,7 @@ class Side:
     def run(self, case: str) -> float:
         """One repetition of a case."""
         assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(case + "\n")
+        self._process.stdin.write(self.same.get(case, case) + "\n")
         self._process.stdin.flush()
         return float(json.loads(self._expect(_is_number)))
 

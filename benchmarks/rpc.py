@@ -1,4 +1,6 @@
-"""The call stream against torch.distributed.rpc: small calls one by one, 64 in flight, 64 MiB one way.
+"""Remote calls against torch.distributed.rpc: small calls one by one, 64 in flight, 64 MiB one way.
+
+First of bare methods over the call stream, then of registered functions, as users call them.
 
     python benchmarks/rpc.py --torch-python /path/to/python [--reps 5]
 
@@ -39,21 +41,62 @@ from psframework.proto.v1.call_pb2 import Chunk
 from psframework.rpc.agent import Agent
 from psframework.rpc.call import Call, PeerInfo
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.execute import Executor
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.options import server_options
 from psframework.rpc.peer import Peer
+from psframework.rpc.process import SWITCH_SECONDS
+from psframework.rpc.registry import remote
+from psframework.rpc.remote_client import Remote
+from psframework.rpc.remote_service import RemoteService
 from psframework.rpc.security import Security
-from psframework.rpc.service import Method
+from psframework.rpc.service import Method, Service
+from psframework.testing.workers import Phonebook
 from psframework.wire.lanes import parse
 
 CALLS, INFLIGHT_CALLS, WINDOW, MIB = 1000, 8000, 64, 1 << 20
+SCALAR = np.ones((), np.float32)
 ROWS = (
     Row("latency", "echo, one by one, p50", "us", 1e6, 1.0, lower_is_better=True),
     Row("inflight", "echo, 64 in flight", "calls/s", 1.0, 5.0),
     Row("push", "64 MiB one way, shared memory", "GB/s", 1e-9, 2.0),
     Row("latency_tcp", "echo, one by one, p50, torch on TCP", "us", 1e6, 0.4, lower_is_better=True),
     Row("push_tcp", "64 MiB one way, striped / TCP", "GB/s", 1e-9, 1.5),
+    Row("call", "function, one by one, p50", "us", 1e6, 1.0, lower_is_better=True),
+    Row("call_tcp", "function, one by one, p50, torch on TCP", "us", 1e6, 0.4, lower_is_better=True),
+    Row("call_sync", "sync function, one by one, p50", "us", 1e6, 1.0, lower_is_better=True),
+    Row("call_inflight", "function, 64 in flight", "calls/s", 1.0, 5.0),
+    Row("call_inflight_sync", "sync function, 64 in flight", "calls/s", 1.0),
+    Row("call_push", "64 MiB argument, shared memory", "GB/s", 1e-9, 2.0),
+    Row("call_push_tcp", "64 MiB argument, striped / TCP", "GB/s", 1e-9, 1.5),
 )
+# What torch's side runs for each of ours that it has no case of its own for.
+SAME = {
+    "call": "latency",
+    "call_sync": "latency",
+    "call_tcp": "latency_tcp",
+    "call_inflight": "inflight",
+    "call_inflight_sync": "inflight",
+    "call_push": "push",
+    "call_push_tcp": "push_tcp",
+}
+
+
+@remote(name="bench.echo")
+async def echo(x: object) -> object:
+    """What torch's side does, as a function."""
+    return x
+
+
+@remote(name="bench.echo_sync")
+def echo_sync(x: object) -> object:
+    """The same in the thread pool."""
+    return x
+
+
+@remote(name="bench.sink")
+async def sink(x: object) -> None:
+    """Takes an array."""
 
 
 class EchoService:
@@ -76,17 +119,21 @@ class EchoService:
         return Chunk()
 
 
-def make_agent(name: str, folder: str, lanes: str) -> Agent:
+def make_agent(name: str, folder: str, lanes: str, *services: Service) -> Agent:
     options = AgentOptions(lanes=parse(lanes), segment_directory=folder)
     info = PeerInfo(name, "bench", "", 1)
-    return Agent(info, security=Security.plaintext(), services=[EchoService()], options=options)
+    return Agent(info, security=Security.plaintext(), services=[EchoService(), *services], options=options)
 
 
 def serve(folder: str, lanes: str, pipe: Connection) -> None:
     """The server's process."""
 
     async def main() -> None:
-        async with make_agent("server", folder, lanes) as agent:
+        async with (
+            Executor() as executor,
+            RemoteService(executor) as functions,
+            make_agent("server", folder, lanes, functions) as agent,
+        ):
             server = grpc.aio.server(options=server_options())
             server.add_generic_rpc_handlers(tuple(agent.handlers()))
             pipe.send(server.add_insecure_port("127.0.0.1:0"))
@@ -95,6 +142,7 @@ def serve(folder: str, lanes: str, pipe: Connection) -> None:
         await server.stop(0)
 
     set_allocator()
+    sys.setswitchinterval(SWITCH_SECONDS)
     pin(1)
     asyncio.run(main())
 
@@ -102,9 +150,10 @@ def serve(folder: str, lanes: str, pipe: Connection) -> None:
 class Client:
     """The client's process: one loop, driven one repetition at a time."""
 
-    def __init__(self, runner: asyncio.Runner, peer: Peer) -> None:
+    def __init__(self, runner: asyncio.Runner, agent: Agent, peer: Peer) -> None:
         self._runner = runner
         self._peer = peer
+        self._remote = Remote(agent, Phonebook())
         self._array = np.ones(16 * MIB, np.float32)
 
     def case(self, body: Callable[[], Awaitable[float]]) -> Callable[[], float]:
@@ -141,10 +190,39 @@ class Client:
             )
         return n * 64 * MIB / (time.perf_counter() - start)
 
+    def call(self, function: Callable[[object], object]) -> Callable[[], Awaitable[float]]:
+        async def body() -> float:
+            times = []
+            for _ in range(CALLS):
+                start = time.perf_counter()
+                await self._remote.rpc_async("server", function, (SCALAR,))
+                times.append(time.perf_counter() - start)
+            return percentile(times, 0.5)
+
+        return body
+
+    def call_inflight(self, function: Callable[[object], object]) -> Callable[[], Awaitable[float]]:
+        async def body() -> float:
+            rpc, start = self._remote.rpc_async, time.perf_counter()
+            for _ in range(INFLIGHT_CALLS // WINDOW):
+                for future in [rpc("server", function, (SCALAR,)) for _ in range(WINDOW)]:
+                    await future
+            return INFLIGHT_CALLS / (time.perf_counter() - start)
+
+        return body
+
+    async def call_push(self) -> float:
+        n = 6
+        start = time.perf_counter()
+        for _ in range(n):
+            await self._remote.rpc_async("server", sink, (self._array,))
+        return n * 64 * MIB / (time.perf_counter() - start)
+
 
 def run_side(lanes: str) -> None:
     """Our side: a server process, and this one as the client."""
     set_allocator()
+    sys.setswitchinterval(SWITCH_SECONDS)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         mine, theirs = get_context("spawn").Pipe()
         server = get_context("spawn").Process(target=serve, args=(folder, lanes, theirs))
@@ -159,9 +237,16 @@ def run_side(lanes: str) -> None:
                 [f"127.0.0.1:{port}"], name="server", role="bench", deadline=Deadline.after(30)
             )
 
-        client = Client(runner, runner.run(start()))
+        client = Client(runner, agent, runner.run(start()))
         cases = {"latency": client.latency, "inflight": client.inflight, "push": client.push}
         cases |= {"push_tcp": client.push, "latency_tcp": client.latency}
+        cases |= {
+            "call": client.call(echo),
+            "call_tcp": client.call(echo),
+            "call_sync": client.call(echo_sync),
+        }
+        cases |= {"call_inflight": client.call_inflight(echo), "call_push": client.call_push}
+        cases |= {"call_inflight_sync": client.call_inflight(echo_sync), "call_push_tcp": client.call_push}
         serve_side({name: client.case(body) for name, body in cases.items()})
         runner.run(agent.close())
         mine.send("stop")
@@ -174,6 +259,7 @@ def main() -> int:
     )
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--cases", nargs="*", default=[], help="only these")
     add_torch_argument(parser)
     args = parser.parse_args()
     if args.side:
@@ -181,7 +267,9 @@ def main() -> int:
         return 0
     here = [sys.executable, __file__, "--side"]
     torch = [args.torch_python, str(Path(__file__).with_name("_torch_rpc.py"))]
-    same_host, network = ("latency", "inflight", "push"), ("latency_tcp", "push_tcp")
+    same_host: tuple[str, ...] = ("latency", "inflight", "push", "call", "call_sync", "call_inflight")
+    same_host = (*same_host, "call_inflight_sync", "call_push")
+    network = ("latency_tcp", "push_tcp", "call_tcp", "call_push_tcp")
     figures = {}
     for lanes, transport, cases in (
         ("inline,striped,shm", "default", same_host),
@@ -189,7 +277,8 @@ def main() -> int:
     ):
         sides = [Side("psframework", [*here, lanes])]
         if args.torch_python:
-            sides.append(Side("torch", [*torch, transport]))
+            sides.append(Side("torch", [*torch, transport], same=SAME))
+        cases = tuple(case for case in cases if not args.cases or case in args.cases)
         for side in sides:
             side.__enter__()
         try:
@@ -199,7 +288,8 @@ def main() -> int:
                 side.__exit__(None, None, None)
     if not args.torch_python:
         print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
-    return 0 if report(figures, ROWS, ours="psframework", peers=["torch"]) else 1
+    rows = [row for row in ROWS if row.case in figures]
+    return 0 if report(figures, rows, ours="psframework", peers=["torch"]) else 1
 
 
 if __name__ == "__main__":

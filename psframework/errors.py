@@ -30,7 +30,14 @@ from collections.abc import Sequence
 
 
 class PsfError(Exception):
-    """Root of the tree; catching it catches everything that psframework raises on purpose."""
+    """Root of the tree; catching it catches everything that psframework raises on purpose.
+
+    Attributes:
+        untouched: for errors that a peer answered: whether it took over nothing of what the call brought, so
+            that its function surely did not start. None for errors that were raised here.
+    """
+
+    untouched: bool | None = None
 
 
 class ArgumentError(PsfError, ValueError):

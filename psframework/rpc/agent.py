@@ -65,10 +65,11 @@ class Agent:
         self.options = options or AgentOptions()
         self._security = security
         self._services = list(services)
-        self._home = Home(self.options, MethodTable(services), spawn=self._spawn)
+        self._home = Home(self.options, MethodTable(services), spawn=self.spawn)
         self._peers: list[Peer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: dict[str, asyncio.Lock] = {}
+        self._dialing: dict[asyncio.Future[Peer], tuple[str, int]] = {}
         self._dead: deque[tuple[str, int]] = deque(maxlen=REMEMBERED_DEAD)
         self._acceptor = Acceptor(identity, security, self._home, self._new_peer, self._is_fenced)
         self._keys: dict[bytes, Peer] = {}
@@ -84,6 +85,25 @@ class Agent:
     def idle(self) -> bool:
         """Whether nothing runs here for any peer; `ServeOptions.idle` wants to know."""
         return all(peer.idle for peer in self._peers)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the agent was closed, or is closing."""
+        return self._closed
+
+    @property
+    def methods(self) -> MethodTable:
+        """What peers may call."""
+        return self._home.methods
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` as a task that ends with the agent, at the latest."""
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def mount(self, service: Service) -> None:
         """Adds a service; ArgumentError if one of its paths is taken."""
@@ -144,9 +164,13 @@ class Agent:
     def lost(self, name: str, incarnation: int, reason: str = "lease") -> None:
         """Membership says that this life of a member is over: its calls fail now, and it may not return."""
         self._dead.append((name, incarnation))
+        text = f"{name} (incarnation {incarnation}) was declared dead: {reason}"
         for peer in list(self._peers):
             if (peer.info.name, peer.info.incarnation) == (name, incarnation):
-                peer.fail(reason, f"{name} (incarnation {incarnation}) was declared dead: {reason}")
+                peer.fail(reason, text)
+        for opened, expected in self._dialing.items():
+            if expected == (name, incarnation) and not opened.done():
+                opened.set_exception(PeerLost(text, peer=name, reason=reason, may_have_run=False))
 
     def drain(self) -> None:
         """The process is about to end: takes no new session, while the calls that run come to their end."""
@@ -207,19 +231,14 @@ class Agent:
                 opened.set_exception(_closed(target.expected.name))
 
         task.add_done_callback(ended)
+        self._dialing[opened] = target.expected.name, target.expected.incarnation
         try:
             return await opened
-        except asyncio.CancelledError:
+        except BaseException:  # nobody takes the session any more
             task.cancel()
             raise
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._closed:
-            work.close()
-            return
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        finally:
+            del self._dialing[opened]
 
     def _new_peer(self, info: PeerInfo, segments: Segments) -> Peer:
         peer = Peer(info, self._home, segments, self._forget)

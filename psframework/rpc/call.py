@@ -150,9 +150,11 @@ class Call:
         deadline: when the caller gives up; pass it on to nested calls.
         payload: the bulk payload of the request.
         caller: the way back: calls to whoever called. None for callers with an ordinary stub.
+        started: whether the handler took over what the values of the request brought; it sets that itself.
+            Until then an error reply says that the call left everything untouched.
     """
 
-    __slots__ = ("_segment", "caller", "deadline", "payload", "peer", "reply", "reply_sizes")
+    __slots__ = ("_segment", "caller", "deadline", "payload", "peer", "reply", "reply_sizes", "started")
 
     def __init__(
         self,
@@ -168,6 +170,7 @@ class Call:
         self.payload = payload
         self.caller = caller
         self._segment = segment
+        self.started = False
         self.reply: Sequence[Buffer] | PartStream = ()
         self.reply_sizes: tuple[int, ...] = ()
 

@@ -125,7 +125,8 @@ class Calls:
         if pending.call not in self._pending:
             return
         if pending.cost:
-            self._finish(pending)
+            if pending.future.done():  # else whoever asked takes the reply all the same
+                self._finish(pending)
         elif pending.number:
             self._port.post(Frame(kind=frames.CANCEL, call=pending.call))  # type: ignore[arg-type]
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError, Message
@@ -178,7 +179,9 @@ class Dispatcher:
     def _start(self, running: Running, handler: Handler, message: Message, call: Call) -> None:
         self._running[running.number] = running
         running.tick = self._alarms.add(running.number, call.deadline)
-        running.task = asyncio.get_running_loop().create_task(self._run(running, handler, message, call))
+        work = self._run(running, handler, message, call)
+        # In a context of its own: nothing of whoever opened the session, such as its gradient mode.
+        running.task = asyncio.get_running_loop().create_task(work, context=Context())
 
     def _stop(self, running: Running) -> None:
         # A task that is cancelled before its first step never runs at all, so it could not reply.
@@ -199,26 +202,26 @@ class Dispatcher:
                 self._replies.plain(running.number, response, alone=len(self._running) == 1)
         except asyncio.CancelledError:
             text = "cancelled: the deadline passed, or the caller gave up"
-            self._replies.error(running.number, DeadlineExceeded(text))
+            self._replies.error(running.number, DeadlineExceeded(text), untouched=not call.started)
             raise
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # also SystemExit: no call may end the service
-            self._log(running, error)
-            self._replies.error(running.number, error)
+            self._log(running, error, users=call.started)
+            self._replies.error(running.number, error, untouched=not call.started)
         finally:
             self._end(running)
 
-    def _log(self, running: Running, error: BaseException) -> None:
+    def _log(self, running: Running, error: BaseException, *, users: bool = False) -> None:
         seconds = time.monotonic() - running.began if running.began else 0.0
-        log_failure(running.method[:200], self._peer.info.name, error, seconds)
+        log_failure(running.method[:200], self._peer.info.name, error, seconds, users=users)
 
     def _free(self, number: int) -> None:
         self._port.post(Frame(kind=frames.FREE, call=number))  # type: ignore[arg-type]
 
     def _fail(self, running: Running, error: BaseException) -> None:
         self._log(running, error)
-        self._replies.error(running.number, error)
+        self._replies.error(running.number, error, untouched=True)
         self._end(running)
 
     def _consume(self, running: Running) -> None:

@@ -11,7 +11,7 @@ from psframework.rpc.status import status_code, text_of
 LONGEST = 500  # characters of an error's text in the log; peers choose it
 
 
-def log_failure(method: str, peer: str, error: BaseException, seconds: float) -> None:
+def log_failure(method: str, peer: str, error: BaseException, seconds: float, *, users: bool = False) -> None:
     """Logs a failed call: a warning for our own errors, an error with its traceback for anything else.
 
     Args:
@@ -19,11 +19,12 @@ def log_failure(method: str, peer: str, error: BaseException, seconds: float) ->
         peer: who called.
         error: what it ends with.
         seconds: how long it ran.
+        users: whether a user's function raised it: the caller gets the traceback, the log only the line.
     """
     fields = _fields(method, peer, status_code(error), seconds)
     text = f"{type(error).__name__}: {text_of(error)}"[:LONGEST]
     log = get_logger("psframework.rpc")
-    if isinstance(error, PsfError):
+    if users or isinstance(error, PsfError):
         log.warning("call failed", **fields, error=text)
     else:
         log.error("call failed", **fields, error=text, exc_info=error)

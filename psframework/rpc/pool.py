@@ -16,7 +16,7 @@ import contextvars
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -36,19 +36,19 @@ def default_threads() -> int:
 class Job:
     """One call on its way through the pool. Cancelling its future before a thread took it drops it."""
 
-    __slots__ = ("context", "error", "future", "on_start", "result", "run")
+    __slots__ = ("context", "error", "future", "label", "result", "run")
 
     def __init__(
         self,
         run: Callable[[], Any],
         context: contextvars.Context,
         future: asyncio.Future[Any],
-        on_start: Callable[[], None] | None,
+        label: str,
     ) -> None:
         self.run: Callable[[], Any] | None = run
         self.context = context
         self.future = future
-        self.on_start = on_start
+        self.label = label
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -56,12 +56,11 @@ class Job:
         """Runs in a thread of the pool."""
         run, self.run = self.run, None  # arguments are freed as soon as the function returns
         assert run is not None
-        if self.on_start is not None:
-            self.on_start()
         try:
             self.result = self.context.run(follow, run)  # and on the caller's current device
-        except StopIteration as error:  # a Future refuses it, and whoever awaits would wait for ever
-            self.error = RuntimeError(f"a function in the thread pool raised StopIteration: {error}")
+        except (StopIteration, GeneratorExit) as error:  # these would end whatever awaits, not reach it
+            kind = type(error).__name__
+            self.error = RuntimeError(f"a function in the thread pool raised {kind}: {error}")
             self.error.__cause__ = error
         except BaseException as error:
             self.error = error
@@ -116,11 +115,15 @@ class ThreadPool:
         """Calls that no thread has taken yet."""
         return len(self._queue)
 
+    def waiting(self) -> Counter[str]:
+        """The same, by the label that they were submitted with."""
+        return Counter(job.label for job in list(self._queue))
+
     def submit(
         self,
         run: Callable[[], Any],
         context: contextvars.Context | None = None,
-        on_start: Callable[[], None] | None = None,
+        label: str = "",
     ) -> asyncio.Future[Any]:
         """Has `run()` called in a thread. Call this on the loop.
 
@@ -130,7 +133,7 @@ class ThreadPool:
         Args:
             run: the function.
             context: to run it in; None: a copy of the current one.
-            on_start: called in the thread right before.
+            label: what `waiting` counts it under.
 
         Returns:
             A future with what `run` returns or raises.
@@ -141,7 +144,7 @@ class ThreadPool:
         if self._closed:
             raise PsfError("the thread pool is closed")
         future = self._loop.create_future()
-        self._queue.append(Job(run, context or contextvars.copy_context(), future, on_start))
+        self._queue.append(Job(run, context or contextvars.copy_context(), future, label))
         if not self._busy:
             self._wake(1)
         elif self._look is None:

@@ -79,7 +79,8 @@ def _array(decoder: Decoder, data: Buffer, is_part: bool) -> Any:
     except (ValueError, OverflowError) as error:  # an empty array with axes beyond what NumPy counts
         raise WireError(f"an array {dtype.name}{list(shape)}: {error}") from None
     if is_part and size > kinds.COPIED and decoder.views and array.flags.aligned:
-        return array
+        # `_over` forgets the memoryview, which is what lends the memory; `frombuffer` keeps it alive.
+        return Layout(dtype, shape).array(data)
     return array.copy()
 
 

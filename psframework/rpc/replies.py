@@ -45,12 +45,16 @@ class Replies:
         cost = frames.FRAME_COST + len(header)
         self._port.when_admitted(cost, _always, lambda: self._post(frame, alone=alone))
 
-    def error(self, number: int, error: BaseException) -> None:
-        """Replies with an error; after a reply whose payload is still being made, ends that."""
+    def error(self, number: int, error: BaseException, *, untouched: bool = False) -> None:
+        """Replies with an error; after a reply whose payload is still being made, ends that.
+
+        `untouched` says that nothing of what the request brought was taken over.
+        """
         state = self._streams.pop(number, WAITING)
         if state is RELEASED:
             return
         detail = error_to_detail(error)
+        detail.untouched = untouched
         if state is SENT:
             self._bulk.drop((number, True))
             self._post(Frame(kind=frames.ABORT, call=number, error=detail))  # type: ignore[arg-type]

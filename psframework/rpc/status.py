@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import NoReturn, Protocol, cast
 
 import grpc
@@ -77,6 +79,7 @@ BY_CODE = {row.code: row.error for row in TABLE if row.bare} | {
 }
 # Raised again here, these would end a generator or the process instead of reaching an `except`.
 _NEVER_REBUILT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
+_HERE = str(Path(__file__).parent) + os.sep
 _TLS_WORDS = ("handshake", "ssl_error", "certificate", "peer name", "tls", "unauthenticated")
 # A server that dies in the middle of a handshake decided nothing: it is worth trying again.
 _CUT_OFF_WORDS = ("socket closed", "connection reset", "broken pipe")
@@ -125,7 +128,7 @@ def error_to_detail(error: BaseException, *, limit: int = STREAM_TEXT) -> ErrorD
     else:
         base = _builtin_base(type(error))
         detail = ErrorDetail(type=_type_name(type(error)), message=_cut(text_of(error), limit))
-        detail.traceback = _cut("".join(traceback.format_exception(error)), limit)
+        detail.traceback = _cut("".join(_formatted(error)), limit)
         detail.builtin_base = base.__name__ if base else ""
     return detail
 
@@ -134,10 +137,13 @@ def detail_to_error(detail: ErrorDetail) -> PsfError:
     """Rebuilds an exception: a class of the table, else a RemoteError that also is its built-in base."""
     row = BY_NAME.get(detail.type)
     if row is None or row.error is RemoteError:
-        return _remote_error(detail.builtin_base)(
+        remote = _remote_error(detail.builtin_base)(
             detail.message, type_name=detail.type, remote_traceback=detail.traceback
         )
+        remote.untouched = detail.untouched
+        return remote
     error = row.error(detail.message)
+    error.untouched = detail.untouched
     for name, kind in row.fields:
         value = _field(detail.fields.get(name, ""), kind)
         if value is not None:
@@ -209,6 +215,16 @@ def _rich_detail(error: RpcFailure) -> ErrorDetail | None:
             except DecodeError:
                 return None  # of another framework, or damaged: the bare status still says enough
     return None
+
+
+def _formatted(error: BaseException) -> list[str]:
+    """The traceback from the first frame on that is not of this package: what the user's code did."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    if trace is None and error.__cause__ is None:  # all of it is ours
+        trace = error.__traceback__
+    return traceback.format_exception(type(error), error, trace)
 
 
 def _row(error_type: type[BaseException]) -> Row | None:

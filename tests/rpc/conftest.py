@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import called
 import grpc
 import pytest
+from crew import Crew
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue, UInt64Value
 
 from psframework.proto.v1.call_pb2 import Chunk
@@ -19,8 +21,10 @@ from psframework.rpc.deadline import Deadline
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.options import server_options
 from psframework.rpc.peer import Peer
+from psframework.rpc.remote_client import Remote
 from psframework.rpc.security import Security
 from psframework.rpc.service import Method, Service
+from psframework.testing.workers import Worker
 from psframework.wire.lanes import Lane
 from psframework.wire.memory import Buffer
 
@@ -223,3 +227,17 @@ async def open_office(stack: AsyncExitStack, directory: Path, **options: object)
     stack.push_async_callback(server.stop, 0)
     await stack.enter_async_context(agent)
     return Office(desk, agent, port, stack, directory)
+
+
+@pytest.fixture
+async def crew() -> AsyncIterator[Crew]:
+    called.clear()
+    async with AsyncExitStack() as stack:
+        yield Crew(stack)
+    called.clear()
+
+
+@pytest.fixture
+async def pair(crew: Crew) -> tuple[Remote, Worker]:
+    ann = await crew.hire("ann")
+    return ann.remote, await crew.hire("bob")

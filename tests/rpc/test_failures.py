@@ -14,7 +14,9 @@ def test_expected_errors_are_warnings_and_others_carry_their_traceback():
         log_failure("/s/M", "w0", StaleTerm("old"), 0.0015)
         log_failure("/s/M", "w0", ValueError("x" * 10_000), 2.0)
         log_abort("/s/M", "w0", grpc.StatusCode.NOT_FOUND, "none", 0.0)
-    first, second, third = lines
+        log_failure("/s/M", "w0", ValueError("of a user"), 2.0, users=True)
+    first, second, third, fourth = lines
+    assert fourth["log_level"] == "warning" and "exc_info" not in fourth
     assert first == {
         "event": "call failed",
         "log_level": "warning",

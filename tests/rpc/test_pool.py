@@ -84,7 +84,7 @@ async def test_it_runs_in_the_callers_context(pool: ThreadPool) -> None:
     assert VARIABLE.get() == "mine"
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt("x"), SystemExit(3), GeneratorExit()])
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt("x"), SystemExit(3)])
 async def test_whatever_is_raised_arrives(pool: ThreadPool, error: BaseException) -> None:
     def fail() -> None:
         raise error
@@ -95,7 +95,12 @@ async def test_whatever_is_raised_arrives(pool: ThreadPool, error: BaseException
     assert await pool.submit(lambda: 1) == 1
 
 
-async def test_stop_iteration_does_not_hang(pool: ThreadPool) -> None:
+async def test_what_would_end_the_awaiting_coroutine_is_wrapped(pool: ThreadPool) -> None:
+    def leave() -> None:
+        raise GeneratorExit("x")
+
+    with pytest.raises(RuntimeError, match="GeneratorExit: x"):
+        await pool.submit(leave)
     with pytest.raises(RuntimeError, match="StopIteration"):
         await pool.submit(lambda: next(iter(())))
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n psframework/proto/v1/error.proto\x12\x14psframework.proto.v1\x1a\x19google/protobuf/any.proto\"\xc3\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12=\n\x06\x66ields\x18\x03 \x03(\x0b\x32-.psframework.proto.v1.ErrorDetail.FieldsEntry\x12\x11\n\ttraceback\x18\x04 \x01(\t\x12\x14\n\x0c\x62uiltin_base\x18\x05 \x01(\t\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\nRichStatus\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Anyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n psframework/proto/v1/error.proto\x12\x14psframework.proto.v1\x1a\x19google/protobuf/any.proto\"\xd6\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12=\n\x06\x66ields\x18\x03 \x03(\x0b\x32-.psframework.proto.v1.ErrorDetail.FieldsEntry\x12\x11\n\ttraceback\x18\x04 \x01(\t\x12\x14\n\x0c\x62uiltin_base\x18\x05 \x01(\t\x12\x11\n\tuntouched\x18\x06 \x01(\x08\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\nRichStatus\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Anyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,9 +35,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ERRORDETAIL_FIELDSENTRY']._loaded_options = None
   _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_options = b'8\001'
   _globals['_ERRORDETAIL']._serialized_start=86
-  _globals['_ERRORDETAIL']._serialized_end=281
-  _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_start=236
-  _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_end=281
-  _globals['_RICHSTATUS']._serialized_start=283
-  _globals['_RICHSTATUS']._serialized_end=365
+  _globals['_ERRORDETAIL']._serialized_end=300
+  _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_start=255
+  _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_end=300
+  _globals['_RICHSTATUS']._serialized_start=302
+  _globals['_RICHSTATUS']._serialized_end=384
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,7 @@ class ErrorDetail(_message.Message):
     FIELDS_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
     BUILTIN_BASE_FIELD_NUMBER: _builtins.int
+    UNTOUCHED_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     """A class of psframework.errors ("PeerLost"), a built-in one ("ValueError"), or "module.Class" of the user."""
     message: _builtins.str
@@ -58,6 +59,8 @@ class ErrorDetail(_message.Message):
     """The formatted traceback of the process that raised, for exceptions of users' code."""
     builtin_base: _builtins.str
     """The nearest built-in base class, so that `except ValueError` works for a remote one."""
+    untouched: _builtins.bool
+    """Untouched: nothing of what the call brought was taken over, so its function surely did not start."""
     @_builtins.property
     def fields(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Attributes of the exception (`retry_after`, `missing`, ...), each as JSON."""
@@ -70,10 +73,11 @@ class ErrorDetail(_message.Message):
         fields: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         traceback: _builtins.str = ...,
         builtin_base: _builtins.str = ...,
+        untouched: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["builtin_base", b"builtin_base", "fields", b"fields", "message", b"message", "traceback", b"traceback", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["builtin_base", b"builtin_base", "fields", b"fields", "message", b"message", "traceback", b"traceback", "type", b"type", "untouched", b"untouched"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
