@@ -25,6 +25,7 @@ PURE = [
     "wire/lanes.py",
     "rpc/deadline.py",
     "rpc/session.py",
+    "rpc/function_stats.py",
     "rpc/journey.py",
     "rpc/naming.py",
     "rpc/registry.py",
