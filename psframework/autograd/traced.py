@@ -243,7 +243,14 @@ class Traced:
 
     def __format__(self, spec: str) -> str:
         # So that f"{loss:.4f}" prints a number.
-        return format(self._data.item(), spec) if spec and self._data.ndim == 0 else format(repr(self), spec)
+        if spec and not self._data.ndim:
+            return format(self._data.item(), spec)
+        try:
+            return format(repr(self), spec)
+        except ValueError as error:
+            raise ArgumentError(
+                f"a tensor of shape {self.shape} takes no format {spec!r}: format its elements, one by one"
+            ) from error
 
     def __repr__(self) -> str:
         text = repr(self._data).replace("array(", "tensor(", 1)

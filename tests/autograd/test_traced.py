@@ -68,6 +68,7 @@ def test_repr():
         (lambda t: t.item(), "no single number: index or reduce"),
         (lambda t: bool(t > 1), "no single number"),
         (float, "no single number"),
+        (lambda t: f"{t:.2f}", r"shape \(2, 3\) takes no format '.2f'"),
         (lambda t: Tensor([1.0]), r"takes an array, not list: use psf\.tensor"),
         (lambda t: setattr(t, "data", 1.0), "must be an array"),
         (lambda t: setattr(t, "grad", [1.0]), "must be an array or None"),

@@ -239,6 +239,8 @@ def test_bad_parameters_are_refused() -> None:
     (parameter,) = parameters(1)
     for params, words in [
         ([], "empty list"),
+        (nn.Linear(2, 2), r"not a Linear: its \.parameters\(\)"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), r"not a Sequential"),
         (parameter, "put the Tensor into a list"),
         ([parameter, parameter], "listed twice"),
         ([np.zeros(3)], "takes Tensors, not ndarray"),

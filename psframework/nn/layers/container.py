@@ -290,5 +290,6 @@ def _as_parameter(value: Parameter | Tensor | Array) -> Parameter:
 
 def _checked(value: object) -> Module:
     if not isinstance(value, Module):
-        raise ArgumentError(f"a container takes modules, not {type(value).__name__}")
+        advice = ": unpack it, Sequential(*layers)" if isinstance(value, list | tuple) else ""
+        raise ArgumentError(f"a container takes modules, not {type(value).__name__}{advice}")
     return value

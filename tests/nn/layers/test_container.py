@@ -113,6 +113,8 @@ def test_identity() -> None:
 def test_only_modules(make) -> None:
     with pytest.raises(ArgumentError, match="takes modules, not int"):
         make()
+    with pytest.raises(ArgumentError, match=r"takes modules, not list: unpack it, Sequential\(\*layers\)"):
+        Sequential([Linear(1, 1)])  # type: ignore[arg-type]
 
 
 def places(modules: Sequential | ModuleList) -> list[str]:
