@@ -248,12 +248,13 @@ def _as_groups(params: Params) -> list[dict[str, Any]]:
     if isinstance(params, Tensor):
         raise ArgumentError("an optimizer takes several parameters: put the Tensor into a list")
     if callable(getattr(params, "parameters", None)):
-        raise ArgumentError(f"an optimizer takes parameters, not a {type(params).__name__}: its .parameters()")
+        kind = type(params).__name__
+        raise ArgumentError(f"an optimizer takes parameters, not a {kind}: its .parameters()")
     listed = list(params)
     if not listed:
         raise ArgumentError(
-            "the optimizer got an empty list of parameters: a generator, as model.parameters() is, can be read "
-            "once; and a module does not see layers in a list: use nn.ModuleList"
+            "the optimizer got an empty list of parameters: a generator, as model.parameters() is, can be "
+            "read once; and a module does not see layers in a list: use nn.ModuleList"
         )
     if isinstance(listed[0], dict):
         return cast("list[dict[str, Any]]", listed)
