@@ -19,7 +19,7 @@ def sigmoid_of(xp: Any, x: Array) -> Any:
     """The sigmoid of an array."""
     # exp of a negative number only: it can't overflow, and small results keep all their digits.
     small = xp.exp(-xp.abs(x))
-    return xp.where(x >= 0, 1, small).astype(small.dtype) / (1 + small)
+    return xp.maximum(x >= 0, small) / (1 + small)
 
 
 _RELU = Unary("relu", lambda xp, x: xp.maximum(x, 0), lambda xp, g, o: g * o.astype(bool), False)

@@ -149,9 +149,10 @@ def _extreme(name: str, x: Tensor | Array, axis: Axis, keepdims: bool) -> Tensor
         return constant(out)
 
     def rule(gradient: Array) -> Sequence[Array]:
-        hits = data == top
-        shares = hits.sum(axis=axes, keepdims=True)
-        return (hits * (gradient.reshape(kept) / shares).astype(gradient.dtype),)
+        g = backend.widen(gradient).reshape(kept)
+        hits = (data == top).astype(g.dtype)
+        hits *= g / hits.sum(axis=axes, keepdims=True)
+        return (hits.astype(data.dtype, copy=False),)
 
     return record(name, out, rule, (x,), (x,), saves_output=True)
 

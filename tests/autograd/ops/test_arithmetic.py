@@ -135,3 +135,13 @@ def test_the_slope_of_an_exponent_above_small_integers():
     exponent = tensor(np.array([1.5, 2.5]), True)
     ops.power(np.array([3, 4], np.int8), exponent).sum().backward()
     np.testing.assert_allclose(exponent.grad, [3**1.5 * np.log(3), 4**2.5 * np.log(4)])
+
+
+@pytest.mark.parametrize("exponent", [3, 4, 3.0])
+def test_small_whole_exponents(exponent):
+    for kind in (np.float64, np.float32, np.float16, np.int32, bool):
+        x = np.array([-2.0, -0.0, 1e-3, 3.25, np.inf][: None if kind(0.5) == 0.5 else 2]).astype(kind)
+        found, wanted = ops.power(x, exponent).data, x**exponent
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=2e-7)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
