@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from psframework.parameter_server.handle import ParameterServer
     from psframework.parameter_server.partition import Balanced, FixedShards, Hash, MaxSize, MinSize
     from psframework.parameter_server.policy import ASP, BSP, SSP
+    from psframework.rpc.batching import batched
     from psframework.rpc.compute import compute
     from psframework.rpc.context import current_caller
     from psframework.rpc.future import Future
@@ -94,6 +95,7 @@ _HOMES = {
     "psframework.parameter_server.handle": ("ParameterServer",),
     "psframework.parameter_server.partition": ("Balanced", "FixedShards", "Hash", "MaxSize", "MinSize"),
     "psframework.parameter_server.policy": ("ASP", "BSP", "SSP"),
+    "psframework.rpc.batching": ("batched",),
     "psframework.rpc.compute": ("compute",),
     "psframework.rpc.context": ("current_caller",),
     "psframework.rpc.future": ("Future",),
@@ -164,6 +166,7 @@ __all__ = [
     "WireError",
     "__version__",
     "autograd",
+    "batched",
     "compute",
     "connect",
     "current_caller",

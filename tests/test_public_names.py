@@ -14,7 +14,7 @@ NAMES = {
     # a cluster
     "Cluster", "LocalCluster", "compute", "connect", "current_cluster", "local_cluster",
     # calls
-    "Future", "current_caller", "register_type", "remote",
+    "Future", "batched", "current_caller", "register_type", "remote",
     # the parameter server
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
@@ -52,6 +52,7 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.ASP, ""),
     (psf.BSP, "trainers=None, spares=0, on_loss='continue'"),
     (psf.SSP, "staleness=0"),
+    (psf.batched, "function=None, /, *, max_size=64, max_wait=0.002"),
     (psf.compute, "fn, *args, **kwargs"),
     (psf.Cluster.rpc_async, "self, to, fn, args=(), kwargs=None, timeout=None, metadata=None"),
     (psf.Cluster.rpc_all, "self, to, fn, args=(), kwargs=None, timeout=None"),
