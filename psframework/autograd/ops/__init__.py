@@ -26,6 +26,7 @@ from psframework.autograd.ops.arithmetic import (
     where,
 )
 from psframework.autograd.ops.attention import attention_with_weights, scaled_dot_product_attention
+from psframework.autograd.ops.batch_norm import batch_norm
 from psframework.autograd.ops.bessel import i0
 from psframework.autograd.ops.compare import (
     all,
@@ -49,6 +50,7 @@ from psframework.autograd.ops.compare import (
 from psframework.autograd.ops.conv import conv1d, conv2d
 from psframework.autograd.ops.conv_transpose import conv_transpose1d, conv_transpose2d
 from psframework.autograd.ops.cross_entropy import cross_entropy
+from psframework.autograd.ops.dropout import dropout
 from psframework.autograd.ops.einsum import dot, einsum, inner, kron, outer, tensordot, vdot
 from psframework.autograd.ops.elementwise import (
     absolute,
@@ -104,6 +106,7 @@ from psframework.autograd.ops.gather import (
 )
 from psframework.autograd.ops.group_norm import group_norm, instance_norm
 from psframework.autograd.ops.gru import gru
+from psframework.autograd.ops.interpolate import interpolate
 from psframework.autograd.ops.join import (
     array_split,
     chunk,
@@ -234,27 +237,27 @@ __all__ = [
     "adaptive_max_pool2d", "add", "all", "amax", "amin", "any", "arccos", "arccosh", "arcsin", "arcsinh",
     "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "array_split", "asin", "asinh", "astype",
     "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "attention_with_weights", "average",
-    "avg_pool1d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "bitwise_and",
-    "bitwise_or", "bitwise_xor", "broadcast_to", "cbrt", "ceil", "celu", "chunk", "clip", "clone", "concat",
-    "concatenate", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "copysign", "cos", "cosh",
-    "cosine_embedding_loss", "cosine_similarity", "count_nonzero", "cross_entropy", "cumprod", "cumsum",
-    "deg2rad", "degrees", "detach", "diag", "diagonal", "diff", "divide", "divmod", "dot", "dstack",
-    "einsum", "elu", "embedding", "embedding_bag", "equal", "erf", "exp", "exp2", "expand", "expand_dims",
-    "expm1", "fabs", "fix", "flatten", "flip", "fliplr", "flipud", "float_power", "floor", "floor_divide",
-    "fmax", "fmin", "fmod", "frexp", "gather", "gelu", "glu", "greater", "greater_equal", "group_norm",
-    "gru", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack", "huber_loss", "hypot", "i0",
-    "index_add", "index_select", "inner", "instance_norm", "invert", "isfinite", "isinf", "isnan", "kl_div",
-    "kron", "l1_loss", "layer_norm", "ldexp", "leaky_relu", "less", "less_equal", "linear", "log", "log1p",
-    "log2", "log10", "log_softmax", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "logsigmoid", "logsumexp", "lstm", "margin_ranking_loss", "masked_fill", "masked_select",
-    "matmul", "max", "max_pool1d", "max_pool2d", "maximum", "mean", "median", "min", "minimum", "mish",
-    "mod", "modf", "moveaxis", "mse_loss", "multiply", "nan_to_num", "negative", "nll_loss", "nonzero",
-    "norm", "not_equal", "outer", "pad", "permute_dims", "positive", "pow", "power", "prelu", "prod", "ptp",
-    "put_along_axis", "rad2deg", "radians", "ravel", "reciprocal", "relu", "relu6", "remainder", "repeat",
-    "reshape", "rint", "rms_norm", "rnn", "roll", "rot90", "rotate_pairs", "round",
-    "scaled_dot_product_attention", "scatter", "scatter_add", "selu", "sigmoid", "sign", "silu", "sin",
-    "sinc", "sinh", "smooth_l1_loss", "softmax", "softplus", "softsign", "sort", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh",
-    "tensordot", "tile", "to", "topk", "trace", "transpose", "tril", "triu", "true_divide", "trunc",
-    "unbind", "unsqueeze", "var", "vdot", "vstack", "where",
+    "avg_pool1d", "avg_pool2d", "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "broadcast_to", "cbrt", "ceil", "celu", "chunk", "clip",
+    "clone", "concat", "concatenate", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "copysign",
+    "cos", "cosh", "cosine_embedding_loss", "cosine_similarity", "count_nonzero", "cross_entropy", "cumprod",
+    "cumsum", "deg2rad", "degrees", "detach", "diag", "diagonal", "diff", "divide", "divmod", "dot",
+    "dropout", "dstack", "einsum", "elu", "embedding", "embedding_bag", "equal", "erf", "exp", "exp2",
+    "expand", "expand_dims", "expm1", "fabs", "fix", "flatten", "flip", "fliplr", "flipud", "float_power",
+    "floor", "floor_divide", "fmax", "fmin", "fmod", "frexp", "gather", "gelu", "glu", "greater",
+    "greater_equal", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack",
+    "huber_loss", "hypot", "i0", "index_add", "index_select", "inner", "instance_norm", "interpolate",
+    "invert", "isfinite", "isinf", "isnan", "kl_div", "kron", "l1_loss", "layer_norm", "ldexp", "leaky_relu",
+    "less", "less_equal", "linear", "log", "log1p", "log2", "log10", "log_softmax", "logaddexp", "logaddexp2",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "logsigmoid", "logsumexp", "lstm",
+    "margin_ranking_loss", "masked_fill", "masked_select", "matmul", "max", "max_pool1d", "max_pool2d",
+    "maximum", "mean", "median", "min", "minimum", "mish", "mod", "modf", "moveaxis", "mse_loss", "multiply",
+    "nan_to_num", "negative", "nll_loss", "nonzero", "norm", "not_equal", "outer", "pad", "permute_dims",
+    "positive", "pow", "power", "prelu", "prod", "ptp", "put_along_axis", "rad2deg", "radians", "ravel",
+    "reciprocal", "relu", "relu6", "remainder", "repeat", "reshape", "rint", "rms_norm", "rnn", "roll",
+    "rot90", "rotate_pairs", "round", "scaled_dot_product_attention", "scatter", "scatter_add", "selu",
+    "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "smooth_l1_loss", "softmax", "softplus", "softsign",
+    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take",
+    "take_along_axis", "tan", "tanh", "tensordot", "tile", "to", "topk", "trace", "transpose", "tril", "triu",
+    "true_divide", "trunc", "unbind", "unsqueeze", "var", "vdot", "vstack", "where",
 ]  # fmt: skip

@@ -19,6 +19,11 @@ def test_every_name_is_a_documented_function():
         assert getattr(ops, name).__doc__, name
 
 
+def test_no_module_stands_where_a_function_is_looked_for():
+    for name in nn.functional.__all__:
+        assert not inspect.ismodule(getattr(ops, name, None)), name
+
+
 def test_second_names():
     assert ops.abs is ops.absolute and ops.amax is ops.max and ops.amin is ops.min
     assert ops.true_divide is ops.divide and ops.mod is ops.remainder
