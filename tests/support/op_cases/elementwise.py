@@ -24,6 +24,10 @@ ALIASES = {"absolute": "abs", "deg2rad": "radians", "rad2deg": "degrees"}
 STEPS = ("floor", "ceil", "trunc", "rint", "round")
 
 
+def replaced(x, mask):
+    return ops.nan_to_num(ops.masked_fill(x, mask, np.inf), 2, 3, -4)
+
+
 CASES = [
     *(
         Case(name, getattr(ops, name), [x], covers=(name, ALIASES.get(name, name)))
@@ -34,6 +38,7 @@ CASES = [
     *(Case(name, getattr(ops, name), [ANY + 0.05]) for name in STEPS),
     Case("round: places", lambda x: ops.round(x, 1), [np.array([0.23, -1.48])]),
     *(Case(name, getattr(ops, name), [ANY]) for name in ("isnan", "isinf", "isfinite")),
+    Case("nan_to_num: numbers", replaced, [ANY], [ANY > 1]),
     Case("sinc: near 0", ops.sinc, [np.array([0.0, 1e-3, -0.02])]),
     Case("i0: large", ops.i0, [np.array([9.0, -12.0])]),
     Case("modf", ops.modf, [ANY]),

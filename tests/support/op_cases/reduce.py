@@ -41,6 +41,7 @@ CASES = [
     *(case for name in NAMES for case in several(name)),
     *INDICES,
     Case("var: ddof", lambda x: ops.var(x, 1, ddof=1), [X]),
+    Case("std: ddof", lambda x: ops.std(x, (0, 2), True, 1), [X]),
     Case("average: weights", lambda x, w: ops.average(x, 1, w), [X, WEIGHTS]),
     Case("average: weights of all", lambda x, w: ops.average(x, (0, 2), w, True), [X, np.exp(X)]),
     Case("norm: sum", lambda x: ops.norm(x, 1, 2), [X]),
@@ -51,5 +52,7 @@ CASES = [
     Case("normalize: p", lambda x: F.normalize(x, 1, -1), [X]),
     Case("all", lambda x: ops.all(x > 0, 1), [X]),
     Case("any", lambda x: ops.any(x > 0, 1), [X]),
+    Case("all: kept", lambda x: ops.all(x > 0, -1, True), [X]),
+    Case("any: kept", lambda x: ops.any(x > 0, None, True), [X]),
     Case("count_nonzero", lambda x: ops.count_nonzero(x > 0, axis=(0, 2), keepdims=True), [X]),
 ]
