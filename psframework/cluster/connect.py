@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from psframework.cluster.handle import Cluster, current
+from psframework.cluster.current import current
+from psframework.cluster.directory import HERE, LISTENS
+from psframework.cluster.handle import Cluster
+from psframework.cluster.late import LateHandlers
+from psframework.cluster.remoting import Remoting
+from psframework.cluster.script import check_guarded
 from psframework.cluster.settings import Settings
 from psframework.cluster.token import find_token
 from psframework.errors import ConfigurationError
@@ -22,6 +29,7 @@ from psframework.rpc.service import Service
 from psframework.wire.lanes import offered
 
 TRAINER = "trainer"
+_EXIT_SECONDS = 2.0
 _SERVICE_ROLES = ("coordinator", "parameter-server")
 
 
@@ -44,8 +52,8 @@ async def connect(
         tls: folder with ca.pem, cert.pem and key.pem; None: PSF_TLS_DIR, else plaintext.
         token: the cluster's bearer token; None: PSF_TOKEN or PSF_TOKEN_FILE, else the one that a local
             cluster of this user left for its address.
-        advertise: HOST:PORT by which others reach this process, if it shall listen; None: others call it
-            over the connections that it opened.
+        advertise: HOST:PORT by which others reach this process; None: others call it over the connections
+            that it opened, and where the coordinator is on this machine, others on it can connect too.
         timeout: seconds to get in, and the default of later waits.
 
     Raises:
@@ -54,6 +62,7 @@ async def connect(
         NameTaken: a live member has the name.
         PermissionDenied: certificate or token were refused.
     """
+    check_guarded("psf.connect()")
     settings = Settings.load(coordinator=address, name=name, tls_dir=tls, token=token)
     if not settings.coordinator:
         raise ConfigurationError("no coordinator: pass its address to psf.connect, or set PSF_COORDINATOR")
@@ -66,24 +75,69 @@ async def connect(
             f"{settings.tls_dir} holds the certificate of a service ({role}), and trainers would take this "
             "process for one: use a certificate of its own, from `psf certs issue trainer`"
         )
-    request = JoinRequest(role, settings.name, job, listed)
     async with AsyncExitStack() as stack:
+        late, request = LateHandlers(), JoinRequest(role, settings.name, job, listed)
+        if listed:
+            await stack.enter_async_context(_listen(late, security, listed[0]))
+        elif all(is_loopback(address.rpartition(":")[0]) for address in settings.coordinator):
+            server = await stack.enter_async_context(_listen(late, security, "127.0.0.1:0"))
+            request = replace(request, advertise=(server.address,), labels={LISTENS: HERE})
         join = Membership.join(settings.coordinator, request, security, timeout)
         membership = await stack.enter_async_context(join)
-        agent = await stack.enter_async_context(make_agent(membership, security, settings))
-        if listed:
-            await stack.enter_async_context(_listen(agent, security, listed[0]))
-        cluster = Cluster(membership, agent, job, timeout)
-        stack.push_async_callback(cluster.shutdown)
-        with current(cluster):
-            yield cluster
+        remoting = await stack.enter_async_context(Remoting())
+        agent = make_agent(membership, security, settings, remoting.services)
+        await stack.enter_async_context(agent)
+        late.handlers = agent.handlers()
+        cluster = Cluster(membership, agent, job, timeout, remoting)
+        stack.push_async_exit(_leaving(cluster))
+        async with _End(stack):
+            with current(cluster):
+                yield cluster
 
 
-def _listen(agent: Agent, security: Security, address: str) -> AbstractAsyncContextManager[Serving]:
-    """Serves calls on the port of an advertised address: on loopback if it is one, else on all interfaces."""
+class _End:
+    """Leaves in order when the program ends inside the block: `asyncio.run` cancels all tasks, and waits.
+
+    Args:
+        stack: what is to be closed.
+    """
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._wait(), name="psf-end")
+
+    async def __aexit__(self, *_: object) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _wait(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            if self._task is not None:
+                self._task = None
+                async with asyncio.timeout(_EXIT_SECONDS):
+                    await self._stack.pop_all().__aexit__(type(error), error, None)
+            raise
+
+
+def _leaving(cluster: Cluster) -> Callable[..., Awaitable[None]]:
+    async def leave(kind: type[BaseException] | None, *_: object) -> None:
+        await cluster.leave(in_order=kind is None)
+
+    return leave
+
+
+def _listen(late: LateHandlers, security: Security, address: str) -> AbstractAsyncContextManager[Serving]:
+    """Serves calls on the port of an address: on loopback if it is one, else on all interfaces."""
     host, _, port = address.rpartition(":")
     bind = f"{host if is_loopback(host) else '0.0.0.0'}:{port}"
-    return serve(agent.handlers(), bind=bind, security=security, options=ServeOptions(announce=False))
+    return serve([late], bind=bind, security=security, options=ServeOptions(announce=False))
 
 
 def client_security(settings: Settings) -> Security:

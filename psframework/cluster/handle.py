@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
-from psframework.errors import ArgumentError, ContextClosed, PsfError
+from psframework.cluster.directory import Directory
+from psframework.cluster.remoting import Remoting
+from psframework.errors import ContextClosed, DeadlineExceeded, PsfError
 from psframework.membership.client import Membership
 from psframework.membership.view import Member
 from psframework.nn.module import Module
@@ -20,11 +20,14 @@ from psframework.parameter_server.partition import Partitioner
 from psframework.parameter_server.policy import Policy
 from psframework.rpc.agent import Agent
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.future import Future
+from psframework.rpc.remote_client import Function, Remote
+from psframework.rpc.remote_stream import RemoteStream
 
 _GOODBYE_SECONDS = 1.0  # for telling the coordinator, if it is there
+_LOOK_SECONDS = 0.01
 
 log = logging.getLogger(__name__)
-_current: ContextVar[Cluster | None] = ContextVar("psframework_cluster", default=None)
 
 
 class Closable(Protocol):
@@ -41,16 +44,22 @@ class Cluster:
         agent: its calls.
         job: the scope of the names of models.
         timeout: default of waits in seconds.
+        remoting: what it does for others.
 
     Attributes:
         membership, agent, job: as given; lower packages see the cluster through these.
     """
 
-    def __init__(self, membership: Membership, agent: Agent, job: str, timeout: float):
+    def __init__(
+        self, membership: Membership, agent: Agent, job: str, timeout: float, remoting: Remoting
+    ) -> None:
         self.membership = membership
         self.agent = agent
         self.job = job
         self._timeout = timeout
+        self._remoting = remoting
+        self._remote = Remote(agent, Directory(membership))
+        remoting.cluster = self
         self._handles: list[Closable] = []
         self._closed = False
 
@@ -90,6 +99,88 @@ class Cluster:
         """
         self._check_open()
         await self.membership.barrier(name, n, Deadline.after(self._timeout if timeout is None else timeout))
+
+    def rpc_async(
+        self,
+        to: Any,
+        fn: Function,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Future[Any]:
+        """Calls a function of a member: copies the arguments, sends, and returns at once.
+
+            total = await cluster.rpc_async("worker-1", add, args=(x, y))
+
+        Args:
+            to: a name, a member, or an RRef, whose owner is meant.
+            fn: a function with `@psf.remote`, or the name it is registered under.
+            args: positional arguments.
+            kwargs: arguments with names.
+            timeout: seconds for queueing, transfer and execution together; None: 60; 0: no limit. A call that
+                a remote function makes never outlasts the call that the function runs for.
+            metadata: what the function finds in `psf.current_caller().metadata`.
+
+        Returns:
+            The result, as a future: awaitable again and again, and cancelling it cancels the remote work.
+
+        Raises:
+            NotRegistered: `fn` is no registered function.
+            TypeError: an argument can't travel; the message names its type and the path to it.
+            ContextClosed: this member has left the cluster.
+        """
+        self._check_open()
+        return self._remote.rpc_async(to, fn, args, kwargs, timeout, metadata)
+
+    def rpc_all(
+        self,
+        to: Iterable[Any],
+        fn: Function,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        return_exceptions: bool = False,
+    ) -> Future[list[Any]]:
+        """Calls a function of many members at once: `await cluster.rpc_all(["worker-0", "worker-1"], step)`.
+
+        Args:
+            to: names, members or RRefs.
+            fn, args, kwargs, timeout, metadata: as for `rpc_async`.
+            return_exceptions: puts exceptions among the results, instead of raising the first.
+
+        Returns:
+            The results, in the order of `to`, once all have ended. If some fail, the error of the first of
+            them in that order is raised; its notes tell of the others. Cancelling it cancels all.
+        """
+        self._check_open()
+        return self._remote.rpc_all(
+            to, fn, args, kwargs, timeout, metadata=metadata, return_exceptions=return_exceptions
+        )
+
+    def rpc_stream(
+        self,
+        to: Any,
+        fn: Function,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> RemoteStream:
+        """Calls a generator of a member, which begins at once and runs ahead of its consumer a little.
+
+            async for part in cluster.rpc_stream("worker-0", generator): ...
+
+        Leaving the loop early closes the generator. An error in it is raised after the items before it.
+
+        Args:
+            to, fn, args, kwargs, metadata: as for `rpc_async`.
+            timeout: seconds that each item may take; None: 60; 0: no limit.
+        """
+        self._check_open()
+        return self._remote.rpc_stream(to, fn, args, kwargs, timeout, metadata)
 
     async def parameter_server(
         self,
@@ -135,24 +226,63 @@ class Cluster:
         return handle
 
     async def shutdown(self, graceful: bool = True, timeout: float = 30.0) -> None:
-        """Ends this connection, without waiting for other members or raising for those that are gone.
+        """Ends this connection. Never waits for members to come or to leave, nor for those that are gone.
 
         Args:
-            graceful: first ends what this member takes part in, so that nobody waits for it.
+            graceful: first waits for the calls that this member made or serves, and ends what it takes part
+                in, so that nobody waits for it; else whatever is open ends with PeerLost.
             timeout: seconds for that.
+
+        Raises:
+            DeadlineExceeded: it has left, but not everything was answered in time; names the members that did
+                not answer.
         """
+        late = await self._end(timeout if graceful else None, wait=graceful)
+        if late:
+            raise DeadlineExceeded(f"{self.name} has left, but after {timeout:g} s {late} had not ended")
+
+    async def leave(self, *, in_order: bool) -> None:
+        """What leaving the block of `psf.connect` does: `shutdown`, with a warning in the place of an error.
+
+        Args:
+            in_order: whether the block came to its end; if not, no call is waited for.
+        """
+        late = await self._end(self._timeout, wait=in_order)
+        if late:
+            log.warning("%s has left, but after %g s %s had not ended", self.name, self._timeout, late)
+
+    async def _end(self, timeout: float | None, *, wait: bool) -> str:
+        """Ends everything, at most `timeout` seconds for the orderly part; returns what was late, as text."""
         if self._closed:
-            return
+            return ""
         self._closed = True
+        late = ""
         try:
-            if graceful:
-                async with asyncio.timeout(timeout):
+            if timeout is not None:
+                end = Deadline.after(timeout)
+                late = await self._finish_calls(end) if wait else ""
+                async with asyncio.timeout(max(end.remaining(), _GOODBYE_SECONDS)):
                     await self._close_handles()
         except TimeoutError:
             log.warning("%s: not everything was closed within %g s", self.name, timeout)
         finally:
+            await self._remote.close()
             await self.agent.close()
-            await self.membership.leave(_GOODBYE_SECONDS if graceful else 0.1)
+            await self.membership.leave(_GOODBYE_SECONDS if timeout is not None else 0.1)
+        return late
+
+    async def _finish_calls(self, end: Deadline) -> str:
+        """Waits for the calls made and served here; returns which ones are still open at the end, as text."""
+        while (open_calls := self._open_calls()) and not end.expired:  # noqa: ASYNC110 (they are of many)
+            await asyncio.sleep(_LOOK_SECONDS)
+        return ", ".join(open_calls)
+
+    def _open_calls(self) -> list[str]:
+        made = [f"{count} call(s) to {name}" for name, count in self._remote.outstanding().items()]
+        served = {peer.info.name: peer.statistics()["served"] for peer in self.agent.peers}
+        texts = made + [f"{count} call(s) of {name}" for name, count in served.items() if count]
+        running = self._remoting.executor.running
+        return texts or ([f"{running} function(s) that run here"] if running else [])
 
     async def _close_handles(self) -> None:
         while self._handles:
@@ -165,26 +295,3 @@ class Cluster:
     def _check_open(self) -> None:
         if self._closed:
             raise ContextClosed(f"{self.name} has left the cluster: connect again")
-
-
-@contextmanager
-def current(cluster: Cluster) -> Iterator[None]:
-    """Makes `cluster` the one that `current_cluster` finds, in this task and those that it starts."""
-    before = _current.get()
-    _current.set(cluster)
-    try:
-        yield
-    finally:
-        _current.set(before)
-
-
-def current_cluster() -> Cluster:
-    """The cluster that the running code belongs to: the body of `psf.connect`, and what it calls.
-
-    Raises:
-        ArgumentError: there is none.
-    """
-    cluster = _current.get()
-    if cluster is None:
-        raise ArgumentError("no cluster here: call this inside `async with psf.connect(...)`")
-    return cluster

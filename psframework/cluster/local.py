@@ -1,7 +1,7 @@
 """A cluster of real processes on this machine, for tests, notebooks and `psf demo`; no Docker.
 
-The services are started by module name, never by forking or importing the calling script, so a script without
-a main guard is not run again. They bind loopback only and take a random token that only this user can read.
+The services are started by module name, never by forking. Workers import the calling script, to know its
+functions; other services don't. All bind loopback, and ask for a random token that only this user can read.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from psframework.cluster.process import ServiceProcess
+from psframework.cluster.script import calling_script, check_guarded, import_path
 from psframework.cluster.token import publish_token, withdraw_token
 from psframework.errors import ArgumentError, NotRegistered
 from psframework.rpc.security import new_token, write_token
@@ -28,11 +29,34 @@ _STOP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """How many services of each kind, and the lanes they offer (None: all that this machine can)."""
+    """What a local cluster consists of.
+
+    Args:
+        parameter_servers, workers: how many services of each kind.
+        lanes: the lanes they offer; None: all that this machine can.
+        bind: of the coordinator.
+        imports: modules that workers import at their start.
+        worker_flags: further flags of each worker.
+    """
 
     parameter_servers: int = 0
     lanes: str | None = None
-    bind: str = "127.0.0.1:0"  # of the coordinator
+    bind: str = "127.0.0.1:0"
+    workers: int = 0
+    imports: tuple[str, ...] = ()
+    worker_flags: tuple[str, ...] = ()
+
+    @property
+    def services(self) -> dict[str, tuple[str, list[str], dict[str, str]]]:
+        """Name -> (module, flags of its own, environment), of all but the coordinator."""
+        shards = [f"parameter-server-{index}" for index in range(self.parameter_servers)]
+        found: dict[str, tuple[str, list[str], dict[str, str]]]
+        found = {name: ("services.parameter_server", [], {}) for name in shards}
+        flags = [flag for module in self.imports for flag in ("--import", module)] + [*self.worker_flags]
+        environment = {"PYTHONPATH": import_path()}
+        for index in range(self.workers):
+            found[f"worker-{index}"] = "services.worker", flags, environment
+        return found
 
 
 class LocalCluster:
@@ -53,6 +77,7 @@ class LocalCluster:
         self._published: Path | None = None
 
     async def __aenter__(self) -> Self:
+        check_guarded("psf.local_cluster()")
         self._folder = Path(tempfile.mkdtemp(prefix="psf-local-"))
         try:
             await self._start()
@@ -102,21 +127,22 @@ class LocalCluster:
             "--local-processes",
             str(self._computing()),
         ]
-        shards = []
-        for index in range(self._options.parameter_servers):
-            name = f"parameter-server-{index}"
-            shards.append(self._add(name, "services.parameter_server", [*common, "--name", name]))
-            shards[-1].start()
-        await asyncio.gather(*(shard.wait_serving(_START_SECONDS, joined=True) for shard in shards))
+        for name, (module, flags, environment) in self._options.services.items():
+            self._add(name, module, [*common, "--name", name, *flags], environment).start()
+        others = [process for process in self.processes.values() if process is not coordinator]
+        await asyncio.gather(*(process.wait_serving(_START_SECONDS, joined=True) for process in others))
 
-    def _add(self, name: str, module: str, arguments: Sequence[str]) -> ServiceProcess:
-        process = self.processes[name] = ServiceProcess(name, module, arguments)
+    def _add(
+        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> ServiceProcess:
+        process = self.processes[name] = ServiceProcess(name, module, arguments, environment=environment)
         return process
 
     def _computing(self) -> int:
         """How many processes share the cores: told by PSF_LOCAL_PROCESSES, else the services that compute."""
         told = os.environ.get("PSF_LOCAL_PROCESSES", "")
-        return int(told) if told.isdigit() and int(told) > 0 else max(1, self._options.parameter_servers)
+        computing = self._options.parameter_servers + self._options.workers
+        return int(told) if told.isdigit() and int(told) > 0 else max(1, computing)
 
     async def _stop(self) -> None:
         """Ends all processes, the coordinator last, so that the others can still say that they leave."""
@@ -142,6 +168,7 @@ def local_cluster(
     stages: int = 0,
     *,
     lanes: str | Sequence[str] | None = None,
+    imports: Sequence[str] = (),
 ) -> LocalCluster:
     """Starts a coordinator and services as real processes: `async with psf.local_cluster(...) as local`.
 
@@ -149,26 +176,33 @@ def local_cluster(
 
     Args:
         parameter_servers: shards of the parameter server, named parameter-server-0, ...
-        replicas, workers, stages: kinds of processes that this version does not have yet; must be 0.
+        workers: processes that run functions for others, named worker-0, ... They import the calling script
+            under the name of its file, so its program must stand under `if __name__ == "__main__":`.
+        replicas, stages: kinds of processes that this version does not have yet; must be 0.
         lanes: lanes the services offer, e.g. "inline,striped"; None: all that this machine can.
+        imports: further modules that workers import, by name; they find what this process finds.
 
     Raises:
         ConfigurationError: a lane of another name.
         ArgumentError: a negative count, or a kind of process that this version does not have.
+        PeerLost (on entering): a service ended before it was ready; the message has its last words.
     """
-    for kind, count in (("replicas", replicas), ("workers", workers), ("stages", stages)):
+    for kind, count in (("replicas", replicas), ("stages", stages)):
         if count:
             raise ArgumentError(
                 f"local_cluster({kind}={count}): this version has no such service yet; leave it 0"
             )
-    if parameter_servers < 0:
-        raise ArgumentError(
-            f"local_cluster(parameter_servers={parameter_servers}): a count can't be negative"
-        )
+    for kind, count in (("parameter_servers", parameter_servers), ("workers", workers)):
+        if count < 0:
+            raise ArgumentError(f"local_cluster({kind}={count}): a count can't be negative")
     offered = lanes if lanes is None or isinstance(lanes, str) else ",".join(lanes)
     if offered is not None:
         parse(offered)
-    return LocalCluster(LocalOptions(parameter_servers=parameter_servers, lanes=offered))
+    modules = (imports,) if isinstance(imports, str) else tuple(imports)
+    script = calling_script() if workers else None
+    if script is not None:
+        modules = (script, *(module for module in modules if module != script))
+    return LocalCluster(LocalOptions(parameter_servers, offered, workers=workers, imports=modules))
 
 
 def _with_bind(arguments: Sequence[str], address: str) -> tuple[str, ...]:

@@ -7,20 +7,19 @@ joined are answered with UNAVAILABLE, which callers retry.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import grpc
-
 from psframework.cluster.connect import make_agent
+from psframework.cluster.late import LateHandlers
+from psframework.cluster.script import import_module
 from psframework.cluster.settings import ServiceSettings
-from psframework.errors import ConfigurationError, Evicted, PsfError
+from psframework.errors import Evicted, PsfError
 from psframework.membership.client import JoinRequest, Membership
 from psframework.observe.logs import announce, configure_logging, get_logger
 from psframework.rpc.accept import SERVICE as CALL_SERVICE
@@ -47,6 +46,7 @@ class Parts(Generic[S]):
         services: typed services, offered on the call stream and as unary methods.
         servicers: ordinary gRPC servicers, each with the generated function that adds it to a server.
         on_drain: called when the process has been told to end, while calls are still answered.
+        on_joined: called with the agent, once this process is in the cluster and before it serves.
         membership: this process in the cluster; None before it joined, and in a service that runs alone.
         agent: its calls; None before it joined.
     """
@@ -57,6 +57,7 @@ class Parts(Generic[S]):
     services: list[Service] = field(default_factory=list)
     servicers: list[tuple[Callable[..., None], object]] = field(default_factory=list)
     on_drain: list[Callable[[], None]] = field(default_factory=list)
+    on_joined: list[Callable[[Agent], None]] = field(default_factory=list)
     membership: Membership | None = None
     agent: Agent | None = None
 
@@ -84,17 +85,22 @@ def run_service(role: str, settings_type: type[S], build: Build[S]) -> None:
     try:
         program = sys.argv[0] if sys.argv[0].startswith("psf ") else f"python -m services.{_module(role)}"
         settings = settings_type.from_command_line(sys.argv[1:], program)
+        _prepare(settings)
         asyncio.run(_run(role, settings, build))
     except PsfError as error:
         sys.exit(_complaint(error))
 
 
-async def _run(role: str, settings: S, build: Build[S]) -> None:
+def _prepare(settings: ServiceSettings) -> None:
+    """Before there is a loop, in which a module that runs a program of its own could not even complain."""
     configure_logging()
     configure_process(settings.local_processes, service=True)
     exit_with_parent()
     for module in settings.import_modules:
-        _import(module)
+        import_module(module)
+
+
+async def _run(role: str, settings: S, build: Build[S]) -> None:
     security = Security.from_settings(
         tls_dir=settings.tls_dir, token=_secret(settings), token_file=settings.token_file
     )
@@ -135,6 +141,8 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
         parts.stack.push_async_callback(_leave, parts.membership)
     parts.agent = await parts.stack.enter_async_context(_agent(role, parts))
     parts.on_drain.append(parts.agent.drain)
+    for hook in parts.on_joined:
+        hook(parts.agent)
     late.handlers = parts.agent.handlers()
     await server.set_serving(True)
     if parts.membership is not None:
@@ -180,33 +188,6 @@ async def _bind(parts: Parts[S]) -> tuple[Serving, LateHandlers]:
     return server, late
 
 
-class LateHandlers(grpc.GenericRpcHandler):
-    """Handlers that are known only after the server has begun to listen.
-
-    Attributes:
-        handlers: what to ask; None while the process is starting, when every call is told to come again.
-    """
-
-    def __init__(self) -> None:
-        self.handlers: Sequence[grpc.GenericRpcHandler] | None = None
-
-    def service(
-        self, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[object, object] | None:
-        """The method handler for one incoming call; None if there is no such method."""
-        if self.handlers is None:
-            return grpc.stream_stream_rpc_method_handler(_not_yet)
-        for handler in self.handlers:
-            found = handler.service(handler_call_details)
-            if found is not None:
-                return found
-        return None
-
-
-async def _not_yet(_: object, context: grpc.aio.ServicerContext[object, object]) -> None:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, "this service is still joining the cluster: try again")
-
-
 def _join(parts: Parts[S], role: str, bound: str) -> Membership:
     settings = parts.settings
     request = JoinRequest(role, settings.name, "", settings.advertise or (reachable(bound),), settings.lease)
@@ -224,13 +205,6 @@ def _agent(role: str, parts: Parts[S]) -> Agent:
         return make_agent(parts.membership, parts.security, parts.settings, parts.services)
     identity = PeerInfo(parts.settings.name or role, role, "", secrets.randbits(63))
     return Agent(identity, security=parts.security, services=parts.services)
-
-
-def _import(module: str) -> None:
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        raise ConfigurationError(f"--import {module}: {type(error).__name__}: {error}") from error
 
 
 def _secret(settings: ServiceSettings) -> str | None:

@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     local_processes: int | None = Field(None, ge=1, description="processes that share this machine's cores")
     lanes: str | None = Field(None, description="lanes to offer, for tests: inline,striped,shm")
 
-    @field_validator("coordinator", "advertise", "import_modules", mode="before", check_fields=False)
+    @field_validator("coordinator", "advertise", "import_modules", "allow", mode="before", check_fields=False)
     @classmethod
     def _split(cls, value: object) -> object:
         items = [value] if isinstance(value, str) else value
@@ -162,6 +162,23 @@ class ParameterServerSettings(ServiceSettings):
     """Flags of a parameter-server shard."""
 
     memory_limit: int | None = Field(None, ge=1 << 20, description="bytes it may hold; default: no limit")
+
+
+class WorkerSettings(ServiceSettings):
+    """Flags of a worker."""
+
+    example = "--coordinator 127.0.0.1:7070 --import my_module"
+
+    max_running: int | None = Field(
+        None, ge=1, description="threads for sync functions; default: cores + 4, at most 32"
+    )
+    queue: int = Field(
+        10_000, ge=0, description="calls that may wait or be awaited beside them; more are refused"
+    )
+    allow: Names = Field(
+        (), description="ROLE:FUNCTION or ROLE/NAME:FUNCTION, with * and ?; if any are given, only these "
+        "calls are served; repeatable",
+    )  # fmt: skip
 
 
 def _own_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:

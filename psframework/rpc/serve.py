@@ -7,6 +7,7 @@ async with serve(agent.handlers(), bind="127.0.0.1:0", security=security) as ser
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
 import signal
@@ -89,7 +90,7 @@ class Serving:
         self._guard = guard
         self._health = health_servicer
         self._options = options
-        self._stopped = False
+        self._stopped = self._abandoned = False
 
     async def set_serving(self, serving: bool) -> None:
         """Changes what health checks are told."""
@@ -118,6 +119,8 @@ class Serving:
         self._stopped = True
         self.draining.set()
         self._guard.draining = True
+        if self._abandoned:
+            return
         try:
             await self._health.enter_graceful_shutdown()
             end = time.monotonic() + grace
@@ -126,6 +129,16 @@ class Serving:
         finally:
             # gRPC's own grace is not used: shortening it by a second stop() now and then crashes the process.
             await self._server.stop(None)
+
+    def abandon(self) -> None:
+        """The loop ends, and has cancelled gRPC's own tasks: the server can't be stopped any more, nor freed.
+
+        Stopping it would crash the process, and freeing it would wait for ever for what can't come. So a
+        reference is leaked that even the interpreter's end does not clear.
+        """
+        if not self._stopped:
+            self._abandoned = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
     def _idle(self) -> bool:
         if self._guard.running:
@@ -173,10 +186,21 @@ async def serve(
     serving = Serving(server, guard, health_servicer, (host, port), options)
     if options.announce:
         announce(f"serving on {serving.address}")
+    watch = asyncio.create_task(_watch_the_loop(serving), name="psf-server")
     try:
         yield serving
     finally:
         await serving.stop()
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def _watch_the_loop(serving: Serving) -> None:
+    """Notices that the program ends without leaving the block: `asyncio.run` cancels all tasks then."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        serving.abandon()
 
 
 def parse_address(address: str) -> tuple[str, int]:

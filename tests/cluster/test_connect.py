@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psframework.cluster.connect import client_role, client_security, connect
-from psframework.cluster.handle import current_cluster
+from psframework.cluster.current import current_cluster
 from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.cluster.process import ServiceProcess
 from psframework.cluster.settings import Settings

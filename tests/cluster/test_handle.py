@@ -1,15 +1,19 @@
 """The handle of a connection: models open through it and close with it."""
 
 import asyncio
+import logging
+import signal
 import time
 from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
+import remote_functions as functions
 
 from psframework.cluster.connect import connect
+from psframework.cluster.handle import Cluster
 from psframework.cluster.local import LocalCluster, local_cluster
-from psframework.errors import ContextClosed, RendezvousTimeout
+from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost, RendezvousTimeout
 from psframework.nn import Linear
 from psframework.optim import SGD
 from psframework.parameter_server.policy import ASP
@@ -78,3 +82,102 @@ async def test_shutdown_does_not_wait_for_those_that_are_gone(graceful: bool) ->
         began = time.monotonic()
         await cluster.shutdown(graceful=graceful, timeout=2)
         assert time.monotonic() - began < (5 if graceful else 1), "2 s for the model, 1 s for the coordinator"
+
+
+# Shutdown with calls under way
+
+
+@pytest.fixture(scope="module")
+async def workers() -> AsyncIterator[LocalCluster]:
+    async with local_cluster(workers=3, imports=["remote_functions"]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def cluster(workers: LocalCluster) -> AsyncIterator[Cluster]:
+    async with connect(workers.address) as cluster:
+        await cluster.rpc_all([f"worker-{n}" for n in range(3)], functions.pid)
+        yield cluster
+
+
+async def test_a_graceful_one_waits_for_the_calls_that_it_made(cluster: Cluster) -> None:
+    calls = [cluster.rpc_async(f"worker-{n % 3}", functions.sleep, (0.2,)) for n in range(100)]
+    await cluster.shutdown()
+    assert {call.result() for call in calls} == {"slept"}
+    with pytest.raises(ContextClosed, match="has left"):
+        cluster.rpc_async("worker-0", functions.pid)
+
+
+async def test_and_for_those_that_it_serves(workers: LocalCluster) -> None:
+    async with connect(workers.address) as asking, connect(workers.address, name="asked") as asked:
+        on_the_way = asking.rpc_async("worker-0", functions.ask, ("worker-1", "remote_functions.pid"))
+        await asked.rpc_async("worker-0", functions.pid)  # so that it can be called
+        served = asking.rpc_async("worker-0", functions.ask, ("asked", "remote_functions.sleep", 0.3))
+        await on_the_way
+        while not any(peer.statistics()["served"] for peer in asked.agent.peers):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asked.shutdown()
+        assert await served == "slept"
+
+
+async def test_every_pending_call_ends_when_nobody_waits(cluster: Cluster) -> None:
+    calls = [cluster.rpc_async(f"worker-{n % 3}", functions.sleep, (30,)) for n in range(100)]
+    began = time.monotonic()
+    await cluster.shutdown(graceful=False)
+    assert time.monotonic() - began < 2
+    for call in calls:
+        with pytest.raises(PeerLost, match="closed here"):
+            await call
+
+
+async def test_members_that_do_not_answer_in_time_are_named(workers: LocalCluster, cluster: Cluster) -> None:
+    silent = workers.processes["worker-1"]
+    silent.send_signal(signal.SIGSTOP)
+    try:
+        call = cluster.rpc_async("worker-1", functions.pid)
+        began = time.monotonic()
+        with pytest.raises(
+            DeadlineExceeded, match=r"has left, but after 0\.4 s 1 call\(s\) to worker-1 had not"
+        ):
+            await cluster.shutdown(timeout=0.4)
+        assert time.monotonic() - began < 3
+        with pytest.raises(PeerLost, match="worker-1"):
+            await call
+    finally:
+        silent.send_signal(signal.SIGCONT)
+
+
+async def test_nobody_waits_for_a_member_that_was_killed(workers: LocalCluster, cluster: Cluster) -> None:
+    calls = [cluster.rpc_async(f"worker-{n}", functions.sleep, (0.3,)) for n in range(3)]
+    workers.processes["worker-2"].kill()
+    began = time.monotonic()
+    await cluster.shutdown(timeout=5)
+    assert time.monotonic() - began < 4
+    assert [call.result() for call in calls[:2]] == ["slept"] * 2
+    with pytest.raises(PeerLost, match="worker-2"):
+        await calls[2]
+    await workers.restart("worker-2")
+
+
+async def test_leaving_the_block_waits_but_only_warns(
+    workers: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect(workers.address, timeout=0.5) as cluster:
+        quick = cluster.rpc_async("worker-0", functions.sleep, (0.2,))
+        slow = cluster.rpc_async("worker-0", functions.sleep, (30,))
+    assert quick.result() == "slept"
+    assert isinstance(slow.exception(), PeerLost)
+    assert "1 call(s) to worker-0 had not ended" in caplog.text
+    assert caplog.records[-1].levelno == logging.WARNING
+
+
+async def test_leaving_by_an_error_waits_for_no_call(workers: LocalCluster) -> None:
+    async def fail() -> None:
+        async with connect(workers.address) as cluster:
+            cluster.rpc_async("worker-0", functions.sleep, (30,))
+            raise ZeroDivisionError
+
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert time.monotonic() - began < 3

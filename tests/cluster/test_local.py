@@ -94,7 +94,7 @@ async def test_a_cluster_that_can_not_start_says_why_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"workers": 1}, {"stages": 2}, {"replicas": 1}, {"parameter_servers": -1}]
+    "arguments", [{"workers": -1}, {"stages": 2}, {"replicas": 1}, {"parameter_servers": -1}]
 )
 def test_counts_that_can_not_be(arguments: dict[str, int]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(arguments))):

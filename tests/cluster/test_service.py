@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from psframework.cluster.connect import connect
 from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.cluster.process import ServiceProcess
-from psframework.cluster.service import LateHandlers, reachable
+from psframework.cluster.service import reachable
 from psframework.errors import PeerLost
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.process import cores
@@ -205,13 +205,3 @@ def test_reachable() -> None:
     assert reachable("127.0.0.1:5") == "127.0.0.1:5"
     assert reachable("0.0.0.0:5") == f"{socket.gethostname()}:5"
     assert reachable("[::]:5") == f"{socket.gethostname()}:5"
-
-
-def test_late_handlers_know_nothing_more_than_those_they_are_given() -> None:
-    class Details:
-        method = "/a/B"
-
-    late = LateHandlers()
-    assert late.service(Details()) is not None
-    late.handlers = ()
-    assert late.service(Details()) is None

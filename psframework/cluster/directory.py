@@ -1,0 +1,68 @@
+"""Where members are: what calls by name need to know of the membership."""
+
+from __future__ import annotations
+
+import difflib
+from collections import OrderedDict
+from typing import Any, Final
+
+from psframework.errors import NotRegistered, PeerLost
+from psframework.membership.client import Membership
+from psframework.membership.lease import Reason
+from psframework.membership.view import Member
+from psframework.rpc.remote_client import target
+from psframework.rpc.routes import Address
+
+LISTENS, HERE = "listens", "here"  # label of a member that listens on loopback because nobody said where
+REMEMBERED: Final = 4096  # members that are gone
+
+
+class Directory:
+    """Finds members by name.
+
+    Args:
+        membership: this process's.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._gone: OrderedDict[str, Reason] = OrderedDict()
+        membership.on_lost(self._remember)
+
+    def address_of(self, to: Any, /) -> Address:
+        """Where the member is that a name, a member or an RRef stands for.
+
+        Raises:
+            NotRegistered: no such member was ever here; the message lists near names.
+            PeerLost: it was here, and is gone.
+        """
+        name = target(to)[0]
+        member = self._membership.find(name)
+        if member is not None:
+            return Address(self._reachable(member), member.role, member.incarnation)
+        gone = self._gone.get(name)
+        if gone is not None:
+            raise PeerLost(
+                f"{name} is gone ({gone.value}), and has not come back",
+                peer=name,
+                reason="closed" if gone is Reason.LEFT else gone.value,
+                may_have_run=False,
+            )
+        names = [each.name for each in self._membership.members()]
+        near = difflib.get_close_matches(name, names, n=3) or sorted(names)[:10]
+        raise NotRegistered(f"no member {name!r} in this cluster; there are {', '.join(near)}")
+
+    def _reachable(self, member: Member) -> tuple[str, ...]:
+        """Its addresses, unless it listens only for those who are on its own machine, and we are not."""
+        labels, own = member.labels, self._membership.member.labels
+        if labels.get(LISTENS) == HERE and labels.get("host") != own.get("host"):
+            return ()
+        return member.addresses
+
+    def _remember(self, member: Member, reason: Reason) -> None:
+        if reason is Reason.STALLED:
+            return  # it is still a member, and may come back
+        self._gone[member.name] = reason
+        self._gone.move_to_end(member.name)
+        while len(self._gone) > REMEMBERED:
+            self._gone.popitem(last=False)

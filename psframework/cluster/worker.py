@@ -1,0 +1,36 @@
+"""What a worker's process is made of: what every member does for others, with limits and rules of its own."""
+
+from __future__ import annotations
+
+from psframework.cluster.handle import Cluster
+from psframework.cluster.remoting import Remoting
+from psframework.cluster.service import Parts
+from psframework.cluster.settings import WorkerSettings
+from psframework.rpc.agent import Agent
+from psframework.rpc.allow import AllowList
+from psframework.rpc.execute import ExecuteOptions
+from psframework.rpc.pool import default_threads
+
+WAIT_SECONDS = 30.0  # default of waits of what runs here, such as for a barrier
+
+
+async def build(parts: Parts[WorkerSettings]) -> None:
+    """Opens it; in a cluster, functions find it by `psf.current_cluster()`."""
+    settings = parts.settings
+    remoting = Remoting(options_of(settings), AllowList(settings.allow))
+    await parts.stack.enter_async_context(remoting)
+    parts.services.extend(remoting.services)
+    parts.on_drain.append(remoting.drain)
+
+    def joined(agent: Agent) -> None:
+        if parts.membership is not None:
+            cluster = Cluster(parts.membership, agent, "", WAIT_SECONDS, remoting)
+            parts.stack.push_async_callback(cluster.shutdown, graceful=False)
+
+    parts.on_joined.append(joined)
+
+
+def options_of(settings: WorkerSettings) -> ExecuteOptions:
+    """How much it takes on, by its flags."""
+    threads = settings.max_running or default_threads()
+    return ExecuteOptions(threads=threads, max_calls=threads + settings.queue)

@@ -1,0 +1,113 @@
+"""Members are found by name; who was never there is told from who is gone."""
+
+from typing import Any
+
+import pytest
+
+from psframework.cluster import directory
+from psframework.cluster.directory import Directory
+from psframework.errors import ArgumentError, NotRegistered, PeerLost
+from psframework.membership.lease import Reason
+from psframework.membership.view import Delta, Member, View
+from psframework.rpc.call import PeerInfo
+
+WORKER = Member("worker-0", "worker", "", 1, ("a:1", "b:2"))
+TRAINER = Member("trainer-0", "trainer", "default", 2)
+NEIGHBOUR = Member("near", "trainer", "", 3, ("127.0.0.1:1",), labels={"listens": "here", "host": "mine"})
+STRANGER = Member("far", "trainer", "", 4, ("127.0.0.1:1",), labels={"listens": "here", "host": "other"})
+
+
+class FakeMembership:
+    def __init__(self, *members: Member) -> None:
+        self.view = View(1, members)
+        self.member = Member("me", "trainer", "", 9, labels={"host": "mine"})
+        self.hooks: list[Any] = []
+
+    def on_lost(self, hook: Any) -> None:
+        self.hooks.append(hook)
+
+    def find(self, name: str) -> Member | None:
+        return self.view.find(name)
+
+    def members(self) -> tuple[Member, ...]:
+        return self.view.members
+
+    def lose(self, member: Member, reason: Reason = Reason.LEASE) -> None:
+        if reason is not Reason.STALLED:
+            self.view = View(self.view.number + 1, [m for m in self.view.members if m != member])
+        for hook in self.hooks:
+            hook(member, reason)
+
+    def add(self, member: Member) -> None:
+        self.view = self.view.apply(Delta(self.view.number + 1, (member,)))
+
+
+@pytest.fixture
+def membership() -> FakeMembership:
+    return FakeMembership(WORKER, TRAINER)
+
+
+@pytest.fixture
+def found(membership: FakeMembership) -> Directory:
+    return Directory(membership)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("to", ["worker-0", WORKER, PeerInfo("worker-0", "worker", "", 1)], ids=repr)
+def test_by_name_and_by_what_has_one(found: Directory, to: Any) -> None:
+    assert found.address_of(to) == (("a:1", "b:2"), "worker", 1)
+
+
+def test_one_that_can_not_listen(found: Directory) -> None:
+    assert found.address_of("trainer-0") == ((), "trainer", 2)
+
+
+def test_one_that_listens_on_its_own_machine_only(found: Directory, membership: FakeMembership) -> None:
+    membership.add(NEIGHBOUR)
+    membership.add(STRANGER)
+    assert found.address_of("near").addresses == ("127.0.0.1:1",)
+    assert found.address_of("far").addresses == ()
+
+
+def test_one_that_never_was(found: Directory) -> None:
+    with pytest.raises(NotRegistered, match=r"no member 'worker-1' in this cluster; there are worker-0"):
+        found.address_of("worker-1")
+    with pytest.raises(NotRegistered, match=r"there are trainer-0, worker-0"):
+        found.address_of("xyz")
+
+
+def test_one_that_is_gone(found: Directory, membership: FakeMembership) -> None:
+    membership.lose(WORKER)
+    for to in ("worker-0", WORKER):
+        with pytest.raises(PeerLost, match=r"worker-0 is gone \(lease\)") as caught:
+            found.address_of(to)
+        assert (caught.value.peer, caught.value.may_have_run) == ("worker-0", False)
+
+
+def test_one_that_came_back(found: Directory, membership: FakeMembership) -> None:
+    membership.lose(WORKER)
+    membership.add(Member("worker-0", "worker", "", 3, ("c:3",)))
+    assert found.address_of("worker-0") == (("c:3",), "worker", 3)
+
+
+def test_one_that_stalls_is_still_there(found: Directory, membership: FakeMembership) -> None:
+    membership.lose(WORKER, Reason.STALLED)
+    assert found.address_of("worker-0")
+
+
+@pytest.mark.parametrize("to", [None, 7])
+def test_what_is_no_member(found: Directory, to: Any) -> None:
+    with pytest.raises(ArgumentError, match="is no member"):
+        found.address_of(to)
+
+
+def test_the_memory_of_the_gone_is_bounded(
+    found: Directory, membership: FakeMembership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "REMEMBERED", 3)
+    for number in range(10):
+        membership.lose(Member(f"m-{number}", "worker", "", 100 + number))
+    assert len(found._gone) == 3
+    with pytest.raises(NotRegistered):
+        found.address_of("m-0")
+    with pytest.raises(PeerLost):
+        found.address_of("m-9")

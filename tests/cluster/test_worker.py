@@ -1,0 +1,108 @@
+"""A worker's own flags: how much it takes on, for whom, and how it ends."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import remote_functions as functions
+
+from psframework.cluster.connect import connect
+from psframework.cluster.local import LocalCluster, local_cluster
+from psframework.cluster.process import ServiceProcess
+from psframework.cluster.script import import_path
+from psframework.cluster.settings import WorkerSettings
+from psframework.cluster.worker import options_of
+from psframework.errors import PeerLost, PermissionDenied, ResourceExhausted
+from psframework.rpc.pool import default_threads
+
+
+@pytest.fixture(scope="module")
+async def local() -> AsyncIterator[LocalCluster]:
+    async with local_cluster() as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def worker(local: LocalCluster, name: str, *flags: str) -> AsyncIterator[ServiceProcess]:
+    arguments = ["--coordinator", local.address, "--name", name, "--import", "remote_functions", *flags]
+    environment = {"PYTHONPATH": import_path(), "PSF_TOKEN": local.token}
+    process = ServiceProcess(name, "services.worker", arguments, environment=environment)
+    process.start()
+    try:
+        await process.wait_serving(30, joined=True)
+        yield process
+    finally:
+        await process.stop(5)
+
+
+def test_flags() -> None:
+    options = options_of(WorkerSettings.load(max_running=2, queue=3))
+    assert (options.threads, options.max_calls) == (2, 5)
+    assert options_of(WorkerSettings.load()).threads == default_threads()
+    settings = WorkerSettings.from_command_line(["--allow", "a:b,c:d", "--allow", "e:f"], "worker")
+    assert settings.allow == ("a:b", "c:d", "e:f")
+
+
+async def test_more_than_it_takes_on_is_refused_with_a_hint(local: LocalCluster) -> None:
+    async with worker(local, "small", "--max-running", "1", "--queue", "2"):
+        async with connect(local.address) as cluster:
+            calls = [cluster.rpc_async("small", functions.block, (0.3,)) for _ in range(5)]
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            assert ended[:3] == ["blocked"] * 3
+            for error in ended[3:]:
+                assert isinstance(error, ResourceExhausted)
+                assert error.retry_after > 0
+            assert await cluster.rpc_async("small", functions.block, (0,)) == "blocked"
+
+
+async def test_who_may_call_what(local: LocalCluster) -> None:
+    rules = ["--allow", "trainer/boss:remote_functions.*", "--allow", "*:remote_functions.add"]
+    async with worker(local, "guarded", *rules) as process:
+        async with connect(local.address, name="boss") as boss, connect(local.address, name="me") as me:
+            assert await boss.rpc_async("guarded", functions.where) == ("async", "guarded", "boss")
+            assert await me.rpc_async("guarded", functions.add, (1, 2)) == 3
+            with pytest.raises(
+                PermissionDenied, match=r"me \(trainer\) may not call remote_functions\.where"
+            ):
+                await me.rpc_async("guarded", functions.where)
+        (line,) = [line for line in process.output if "psframework.audit" in line]
+        for words in ("event=refused", "what=remote_functions.where", "peer=me", "role=trainer"):
+            assert words in line
+        assert "certificate=none" in line
+
+
+async def test_it_drains(local: LocalCluster) -> None:
+    """SIGTERM: what runs comes to its end, what is new is refused, and surely did not run."""
+    async with worker(local, "ending") as process, connect(local.address) as cluster:
+        running = cluster.rpc_async("ending", functions.sleep, (1.0,))
+        assert await cluster.rpc_async("ending", functions.add, (1, 1)) == 2
+        process.send_signal(signal.SIGTERM)
+
+        async def call_until_the_signal_has_arrived() -> None:
+            while True:
+                await cluster.rpc_async("ending", functions.add, (1, 1))
+
+        with pytest.raises(PeerLost) as caught:
+            await call_until_the_signal_has_arrived()
+        assert not caught.value.may_have_run
+        assert not running.done()
+        assert await running == "slept"
+        assert await process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [(["--allow", "nonsense"], "ROLE:FUNCTION"), (["--max-running", "0"], "--max-running")],
+)
+async def test_flags_that_do_not_fit(flags: list[str], words: str) -> None:
+    process = ServiceProcess("worker", "services.worker", flags)
+    process.start()
+    try:
+        with pytest.raises(PeerLost, match=words):
+            await process.wait_serving(30)
+        assert process.returncode == 2
+        assert not any("Traceback" in line for line in process.output)
+    finally:
+        await process.stop(5)

@@ -1,0 +1,88 @@
+"""Functions that tests call in workers: `psf.local_cluster(workers=n, imports=["remote_functions"])`."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psframework as psf
+
+
+@psf.remote
+def add(x: Any, y: Any) -> Any:
+    return x + y
+
+
+@psf.remote
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+@psf.remote
+async def sleep(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+@psf.remote
+def block(seconds: float) -> str:
+    time.sleep(seconds)
+    return "blocked"
+
+
+@psf.remote(idempotent=True)
+def pid() -> int:
+    return os.getpid()
+
+
+@psf.remote
+async def where() -> tuple[str, str, str]:
+    return "async", psf.current_cluster().name, psf.current_caller().name
+
+
+@psf.remote
+def where_in_thread() -> tuple[str, str, str]:
+    kind = "main" if threading.current_thread() is threading.main_thread() else "thread"
+    return kind, psf.current_cluster().name, psf.current_caller().name
+
+
+@psf.remote
+async def ask(member: str, function: str, *args: Any) -> Any:
+    """Calls on: a function of another member, as seen from here."""
+    return await psf.current_cluster().rpc_async(member, function, args)
+
+
+@psf.remote(roles=("admin",))
+def for_admins() -> str:
+    return "secret"
+
+
+@psf.remote
+def numbers(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+@psf.remote
+async def for_ever() -> AsyncIterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+@psf.remote
+class Counter:
+    """A value to keep elsewhere."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+
+    def add(self, n: int) -> int:
+        self.value += n
+        return self.value
+
+    @staticmethod
+    def zero() -> int:
+        return 0
