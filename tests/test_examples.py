@@ -133,7 +133,7 @@ def test_files_that_are_named_exist() -> None:
 def programs() -> list[tuple[str, str]]:
     """The Python blocks of the pages on computing, which run alone; those on clusters need one."""
     found = []
-    for name in ("autograd", "optim", "devices"):
+    for name in ("autograd", "nn", "optim", "devices"):
         path = ROOT / "docs" / f"{name}.md"
         blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) if path.exists() else []
         found += [(f"{name}-{i}", block) for i, block in enumerate(blocks)]
