@@ -11,7 +11,7 @@ from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one of each is made for every call, and that would double its cost
 class Caller:
     """Who made a call, and what was said with it.
 
@@ -34,7 +34,7 @@ class Caller:
         return self.peer.role
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Running:
     """The call that the code at hand runs for.
 

@@ -87,7 +87,7 @@ class Executor:
     def __init__(
         self,
         options: ExecuteOptions = ExecuteOptions(),
-        enter: Callable[[], None] = lambda: None,
+        enter: Callable[[], None] | None = None,
         rules: AllowList = EVERYONE,
     ) -> None:
         self._options = options

@@ -61,7 +61,7 @@ class Routes:
 
     def info(self, name: str, incarnation: int | None = None) -> PeerInfo | None:
         """Who a message to that member goes to; None if nobody knows it."""
-        known = self._find(name, incarnation)
+        known = self.find(name, incarnation)
         if known is not None:
             return known.info
         try:
@@ -74,7 +74,7 @@ class Routes:
         """Sends an errand to a member: at once if there is a session, else as soon as there is one."""
         errand.name, errand.incarnation = name, incarnation
         self._open[errand] = None
-        callee = self._find(name, incarnation)
+        callee = self.find(name, incarnation)
         if callee is not None:
             if errand.parts and errand.idempotent:
                 errand.keep()
@@ -118,7 +118,8 @@ class Routes:
 
     # Sessions
 
-    def _find(self, name: str, incarnation: int | None) -> Callee | None:
+    def find(self, name: str, incarnation: int | None = None) -> Callee | None:
+        """The session with a member; None if there is none, or if calls wait for it."""
         known = self._known.get(name)
         if known is not None:
             if known.lost is None and incarnation in (None, known.info.incarnation):
