@@ -111,8 +111,11 @@ class Batcher:
             await self._gather()
             if batch := self._room.take():
                 await self._settle(owner, batch)
+        self._work = None  # here, so that a call between this and the end of the task begins another one
 
     def _end(self, work: asyncio.Task[None]) -> None:
+        if self._work is not work:
+            return
         self._work = None
         while self._room:  # it was cancelled: the process ends
             for call in self._room.take():

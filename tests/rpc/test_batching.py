@@ -93,6 +93,23 @@ async def test_batches_run_one_after_the_other_and_the_next_gathers_meanwhile() 
     assert len(await asyncio.gather(*calls)) == 8 and len(recorder.batches) == 2
 
 
+async def test_a_call_at_the_very_moment_when_the_last_batch_has_run() -> None:
+    later: list[asyncio.Task[int]] = []
+
+    class Telling(list[int]):
+        def __getitem__(self, index: Any) -> Any:  # read when the batch has run, and its task is about to end
+            loop = asyncio.get_running_loop()
+            loop.call_soon(lambda: later.append(loop.create_task(single(7))))
+            return super().__getitem__(index)
+
+    @batched(max_size=1)
+    async def single(items: list[int]) -> list[int]:
+        return items if items == [7] else Telling(items)
+
+    assert await single(5) == 5
+    assert await later[0] == 7
+
+
 async def test_each_object_has_batches_of_its_own_and_dies_without_them() -> None:
     here, there = Recorder(), Recorder()
     await asyncio.gather(*(each.double(i) for i in range(4) for each in (here, there)))
