@@ -61,6 +61,11 @@ class Session:
         return bool(self._unsent)
 
     @property
+    def unsent(self) -> int:
+        """Frames that wait for the connection."""
+        return len(self._unsent)
+
+    @property
     def kept(self) -> int:
         """Frames that are kept because the other end has not acknowledged them."""
         return len(self._unacknowledged) + len(self._unsent)

@@ -20,6 +20,9 @@ from psframework.rpc.frames import Frame
 from psframework.rpc.session import Session
 from psframework.wire.lanes import Lane, LaneStats
 
+EARLY = 16
+"""Frames of one turn after which a message leaves at once: the other end works while this one makes more."""
+
 REPORT_SECONDS = 0.05
 """How long an acknowledgement may wait for a frame to ride on."""
 
@@ -70,7 +73,7 @@ class Port:
         """
         number = self.session.push(frames.encode_frame(frame))
         if self._link is not None:
-            self._link.wake(now=alone)
+            self._link.wake(now=alone or self.session.unsent == EARLY)
         return number
 
     @property
