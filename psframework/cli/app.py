@@ -19,6 +19,7 @@ COMMANDS = {
     "up": "psframework.cli.up",
     "serve": "psframework.cli.serve",
     "status": "psframework.cli.status",
+    "call": "psframework.cli.call",
     "health": "psframework.cli.health",
     "certs": "psframework.cli.certs",
     "bench": "psframework.cli.bench",

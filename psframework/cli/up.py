@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,14 +20,30 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 @app.command()
 def up(
     parameter_servers: Annotated[int, typer.Option(min=0, help="shards of the parameter server")] = 2,
+    workers: Annotated[int, typer.Option(min=0, help="processes that run functions for others")] = 0,
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", help="module that workers import; repeatable")
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="ROLE:FUNCTION that workers serve; default: all; repeatable")
+    ] = None,
     bind: Annotated[str, typer.Option(help="where the coordinator listens; loopback only")] = "127.0.0.1:0",
     lanes: Annotated[str | None, typer.Option(help="lanes to offer, for tests: inline,striped,shm")] = None,
 ) -> None:
-    """Start a coordinator and parameter-server shards here, and keep them up until Ctrl-C.
+    """Start a coordinator, parameter-server shards and workers here, and keep them up until Ctrl-C.
 
-    Example: [bold]psf up --parameter-servers 2 --bind 127.0.0.1:7070[/bold]
+    Example: [bold]psf up --parameter-servers 2 --workers 2 --import my_module --bind 127.0.0.1:7070[/bold]
     """
-    options = LocalOptions(parameter_servers=parameter_servers, lanes=lanes, bind=bind)
+    options = LocalOptions(
+        parameter_servers=parameter_servers,
+        lanes=lanes,
+        bind=bind,
+        workers=workers,
+        imports=tuple(imports or ()),
+        worker_flags=tuple(flag for rule in allow or () for flag in ("--allow", rule)),
+    )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # where the user's modules are, as for `python -m`
     asyncio.run(_serve(options, Console()))
 
 

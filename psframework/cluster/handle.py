@@ -18,6 +18,7 @@ from psframework.parameter_server.client import open_parameter_server
 from psframework.parameter_server.handle import ParameterServer
 from psframework.parameter_server.partition import Partitioner
 from psframework.parameter_server.policy import Policy
+from psframework.proto.v1.remote_pb2 import DescribeReply
 from psframework.rpc.agent import Agent
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.future import Future
@@ -181,6 +182,16 @@ class Cluster:
         """
         self._check_open()
         return self._remote.rpc_stream(to, fn, args, kwargs, timeout, metadata)
+
+    async def describe(self, member: Any, timeout: float | None = None) -> DescribeReply:
+        """What a member offers to be called, with figures of what was called (`psf call NAME --list`).
+
+        Args:
+            member: its name.
+            timeout: seconds; None: 60.
+        """
+        self._check_open()
+        return await self._remote.describe(member, timeout)
 
     async def parameter_server(
         self,

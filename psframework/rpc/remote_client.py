@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from psframework.errors import ArgumentError, NotRegistered
-from psframework.proto.v1.remote_pb2 import InvokeReply, InvokeRequest
+from psframework.proto.v1.remote_pb2 import DescribeReply, DescribeRequest, InvokeReply, InvokeRequest
 from psframework.rpc import arguments, registry
 from psframework.rpc.agent import Agent
 from psframework.rpc.context import running_deadline
@@ -36,6 +36,11 @@ def _is_idempotent(request: InvokeRequest) -> bool:
         return False
 
 
+def _itself(reply: DescribeReply, parts: Sequence[memoryview], journey: Journey) -> DescribeReply:
+    return reply
+
+
+DESCRIBE: Final = Operation(f"/{SERVICE}/Describe", DescribeReply, _itself, lambda request: True)
 INVOKE: Final = Operation(f"/{SERVICE}/Invoke", InvokeReply, _value, _is_idempotent)
 
 
@@ -141,6 +146,12 @@ class Remote:
             function=function, arguments=arguments.encode_call(args, kwargs, journey), metadata=metadata
         )
         return RemoteStream(self.routes, (name, incarnation), call, journey, partial(deadline, timeout))
+
+    def describe(self, to: Any, timeout: float | None = None) -> Future[DescribeReply]:
+        """What a member offers to be called, with figures of what was called."""
+        errand = Errand(self.routes, DESCRIBE, DescribeRequest(), Journey(), deadline(timeout))
+        self.routes.send(errand, *target(to))
+        return errand.future
 
     def outstanding(self) -> dict[str, int]:
         """How many calls of this process wait for an outcome, by the name of the member."""

@@ -8,9 +8,21 @@ import psutil
 import pytest
 
 from psframework.cluster.connect import connect
+from psframework.errors import PermissionDenied
 from psframework.testing.cluster import program
 
 SOURCE = "import sys; from psframework.cli.app import main; sys.exit(main(sys.argv[1:]))"
+FUNCTIONS = """
+import psframework as psf
+
+@psf.remote
+def double(x):
+    return 2 * x
+
+@psf.remote
+def other():
+    pass
+"""
 STUCK = """
 import asyncio, sys
 from psframework.cli.app import main
@@ -26,15 +38,23 @@ sys.exit(main(sys.argv[1:]))
 
 
 async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
-    async with program(tmp_path, "psf_up", SOURCE, ["up", "--parameter-servers", "1"]) as up:
+    (tmp_path / "up_functions.py").write_text(FUNCTIONS)
+    flags = ["--parameter-servers", "1", "--workers", "1", "--import", "up_functions"]
+    flags += ["--allow", "trainer:up_functions.double"]
+    async with program(tmp_path, "psf_up", SOURCE, ["up", *flags]) as up:
         line = await up.line("export PSF_COORDINATOR=")
         async with connect(line.split("=")[1]) as cluster:
             assert [member.name for member in cluster.members(role="parameter-server")] == [
                 "parameter-server-0"
             ]
+            assert await cluster.rpc_async("worker-0", "up_functions.double", (21,)) == 42
+            with pytest.raises(PermissionDenied, match="no rule allows it"):
+                await cluster.rpc_async("worker-0", "up_functions.other")
         table = "\n".join(up.process.output)
-        pids = [int(pid) for pid in re.findall(r"(?:coordinator|parameter-server-0)\D*?│\s*(\d+)", table)]
-        assert len(pids) == 2
+        pids = [
+            int(pid) for pid in re.findall(r"(?:coordinator|parameter-server-0|worker-0)\D*?│\s*(\d+)", table)
+        ]
+        assert len(pids) == 3
         psutil.Process(pids[1]).kill()
         await up.line("parameter-server-0 ended with status -9")
         up.process.send_signal(signal.SIGINT)
