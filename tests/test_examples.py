@@ -90,11 +90,25 @@ def test_the_recommender_finds_the_topics() -> None:
     assert len(areas) == 5 and areas[-1] > 0.86, done.stdout
 
 
-@pytest.mark.parametrize("name", ["text", "recommender"])
+def test_batched_calls_learn_and_are_three_times_as_many() -> None:
+    output = example("batch_rpc", "--epochs=3")
+    times, right = (float(figure) for figure in re.findall(r"^(?:batched: |accuracy )([\d.]+)", output, re.M))
+    assert times >= 3 and right > 0.9, output
+
+
+@pytest.mark.parametrize("name", ["text", "recommender", "batch_rpc"])
 def test_help_shows_how_to_run_it(name: str) -> None:
     command = [sys.executable, ROOT / "examples" / f"{name}.py", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=45)
     assert done.returncode == 0 and f"python examples/{name}.py" in done.stdout
+
+
+def example(name: str, *flags: str) -> str:
+    """Runs an example as users do; returns what it printed, and nothing is on stderr."""
+    command = [sys.executable, ROOT / "examples" / f"{name}.py", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=55)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout
 
 
 def test_readmes_loop_is_short() -> None:
