@@ -21,6 +21,8 @@ from psframework.proto.v1.remote_pb2 import DescribeReply, FunctionInfo
 from psframework.rpc.registry import Kind
 
 _WIDEST = 36
+_FIGURES = ("calls", "errors", "cancelled", "refused", "running")
+_SECONDS = ("seconds", "seconds_p50", "seconds_p90", "seconds_p99")
 CONTEXT = {"ignore_unknown_options": True}  # negative numbers are arguments
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -123,14 +125,12 @@ def described(reply: DescribeReply) -> dict[str, object]:
 
 
 def _function(info: FunctionInfo) -> dict[str, object]:
-    figures = ("calls", "errors", "cancelled", "refused", "running", "seconds")
-    figures += ("seconds_p50", "seconds_p90", "seconds_p99")
     return {
         "name": info.name,
         "kind": info.kind,
         "idempotent": info.idempotent,
         "roles": list(info.roles),
-        **{name: getattr(info, name) for name in figures},
+        **{name: getattr(info, name) for name in (*_FIGURES, *_SECONDS)},
     }
 
 

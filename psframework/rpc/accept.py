@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc
 
-from psframework.errors import Evicted, PeerLost, PsfError, WireError
+from psframework.errors import Evicted, PeerLost, PermissionDenied, PsfError, WireError
 from psframework.proto.v1.call_pb2 import Chunk
-from psframework.rpc import handshake
+from psframework.rpc import audit, handshake
 from psframework.rpc.call import PeerInfo
-from psframework.rpc.frames import Hello, Welcome
+from psframework.rpc.frames import Hello, Identity, Welcome
 from psframework.rpc.identity import check_claim, identity
 from psframework.rpc.peer import Home, Peer
 from psframework.rpc.security import Security
@@ -150,11 +150,18 @@ class Acceptor:
         except TimeoutError:
             raise WireError("no Hello came") from None
         # Only now: a stream that ends before its Hello was read looks like an internal error to the dialler.
-        self._security.check_token(context.invocation_metadata() or ())
-        hello = handshake.read_hello(message)
-        check_claim(identity(context), hello.sender.role, hello.sender.name)
+        sender, holder = Identity(), None
+        try:
+            self._security.check_token(context.invocation_metadata() or ())
+            hello = handshake.read_hello(message)
+            sender, holder = hello.sender, identity(context)
+            check_claim(holder, sender.role, sender.name)
+        except PermissionDenied as error:
+            certificate = audit.certificate_of(holder)
+            name = sender.name or context.peer()
+            audit.refused("a connection", error, name=name, role=sender.role, certificate=certificate)
+            raise
         handshake.check_expected(hello, self._local)
-        sender = hello.sender
         if self._is_fenced(sender.name, sender.incarnation):
             raise Evicted(f"incarnation {sender.incarnation} of {sender.name} was declared dead: join again")
         return hello

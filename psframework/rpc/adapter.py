@@ -14,9 +14,10 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psframework.errors import ArgumentError, DeadlineExceeded, PsfError, WireError
+from psframework.rpc.audit import authorize
 from psframework.rpc.call import NO_PAYLOAD, Call, Incoming, PeerInfo
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.identity import authorize, identity
+from psframework.rpc.identity import identity
 from psframework.rpc.security import Security
 from psframework.rpc.service import Method, Service
 from psframework.rpc.status import abort

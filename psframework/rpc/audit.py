@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from psframework.errors import PermissionDenied
 from psframework.observe.logs import get_logger
+from psframework.rpc import identity
+from psframework.rpc.identity import HasRole
 from psframework.rpc.status import text_of
 
 LOGGER = "psframework.audit"
@@ -29,3 +34,18 @@ def refused(
         certificate=certificate or "none",
         reason=text_of(error)[:LONGEST],
     )
+
+
+def authorize(peer: HasRole, roles: Collection[str], what: str) -> None:
+    """As `identity.authorize`, with a line in the audit log for each refusal."""
+    try:
+        identity.authorize(peer, roles, what)
+    except PermissionDenied as error:
+        refused(what, error, name=peer.name, role=peer.role, certificate=certificate_of(peer))
+        raise
+
+
+def certificate_of(peer: object) -> str | None:
+    """The URI in the certificate of a `PeerInfo` or an `Identity`; None without TLS."""
+    found = getattr(peer, "certificate_name", None) or getattr(peer, "uri", None)
+    return str(found) if found else None

@@ -11,9 +11,10 @@ from typing import Any, TypeVar, cast
 
 import grpc
 
-from psframework.errors import NotRegistered, PeerLost, WireError
+from psframework.errors import NotRegistered, PeerLost, PermissionDenied, WireError
+from psframework.rpc import audit
 from psframework.rpc.failures import log_abort, log_failure
-from psframework.rpc.identity import authorize, identity
+from psframework.rpc.identity import identity
 from psframework.rpc.security import Security
 from psframework.rpc.status import abort
 
@@ -129,11 +130,15 @@ class Guard(grpc.aio.ServerInterceptor):
             raise PeerLost(
                 "this service is ending: try another, or again", reason="closed", may_have_run=False
             )
-        if service not in self._open:
-            self._security.check_token(cast(Any, context.invocation_metadata()) or ())
         holder = identity(cast(Any, context))
+        if service not in self._open:
+            try:
+                self._security.check_token(cast(Any, context.invocation_metadata()) or ())
+            except PermissionDenied as error:
+                audit.refused(path, error, name=context.peer(), certificate=audit.certificate_of(holder))
+                raise
         if holder is not None:
-            authorize(holder, roles, path)
+            audit.authorize(holder, roles, path)
 
     def _count(self, streams: bool, change: int) -> None:
         if streams:

@@ -1,9 +1,12 @@
 """A line says who wanted what, and why not; its length is ours, not the peer's."""
 
+import pytest
 from structlog.testing import capture_logs
 
 from psframework.errors import PermissionDenied
 from psframework.rpc import audit
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.identity import Identity
 
 
 def test_a_line() -> None:
@@ -24,3 +27,18 @@ def test_a_line() -> None:
     }
     assert lines[1]["certificate"] == "none"
     assert max(len(value) for value in lines[1].values()) == audit.LONGEST
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [Identity("guest", "g", "c"), PeerInfo("g", "guest", "", 1, "psf://c/guest/g")],
+    ids=["certificate", "peer"],
+)
+def test_a_role_that_may_not(peer: Identity | PeerInfo) -> None:
+    with capture_logs() as lines:
+        audit.authorize(peer, {"guest"}, "/s/M")
+        with pytest.raises(PermissionDenied, match="needs 'admin'"):
+            audit.authorize(peer, {"admin"}, "/s/M")
+    (line,) = lines
+    assert (line["what"], line["peer"], line["certificate"]) == ("/s/M", "g", "psf://c/guest/g")
+    assert audit.certificate_of(PeerInfo("g", "guest", "", 1)) is None
