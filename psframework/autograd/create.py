@@ -29,12 +29,16 @@ def tensor(
         AutogradError: `requires_grad` for a dtype that is not floating.
     """
     source = data._data if isinstance(data, Tensor) else data
+    try:
+        wanted = None if dtype is None else np.dtype(dtype)
+    except TypeError as error:
+        raise ArgumentError(f"tensor: {error}") from error
     if backend.is_array(source):
-        kind = source.dtype if dtype is None else np.dtype(dtype)
+        kind = source.dtype if wanted is None else wanted
         array = source.astype(kind.newbyteorder("=") if kind.byteorder == ">" else kind, copy=True, order="C")
     else:
         try:
-            array = np.array(source, dtype=dtype)
+            array = np.array(source, dtype=wanted)
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"no tensor can be made of {type(data).__name__}: {error}") from error
     backend.dtype_name(array.dtype)

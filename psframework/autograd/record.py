@@ -14,7 +14,7 @@ from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Edge, Node, Parts, Rule, RuleOfMany, Version, next_order, part_rule
 from psframework.autograd.tensor import Operand, Tensor
 from psframework.backend import Array, DType
-from psframework.errors import ArgumentError, PsfError
+from psframework.errors import ArgumentError, AutogradError, PsfError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,7 +71,17 @@ def record(
         saved: those inputs whose arrays `rule` holds, so that changing them in place is noticed.
         saves_output: whether `rule` holds `data`.
     """
+    refuse_complex(name, data.dtype)
     return record_node(name, data, rule, edges_of(inputs), versions_of(saved), saves_output)
+
+
+def refuse_complex(name: str, dtype: DType) -> None:
+    """Raises AutogradError if a result is complex: the rules know real numbers only."""
+    if dtype.kind == "c":
+        raise AutogradError(
+            f"{name}: the result is of dtype {dtype}, through which no gradients pass: use real numbers, or "
+            "detach() what requires grad"
+        )
 
 
 def edges_of(inputs: Sequence[object]) -> tuple[Edge, ...]:

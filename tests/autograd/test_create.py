@@ -34,3 +34,9 @@ def test_what_is_no_tensor(data):
 def test_lists_of_integers_cannot_require_grad():
     with pytest.raises(AutogradError, match="only floating dtypes"):
         tensor([1, 2], requires_grad=True)
+
+
+def test_a_dtype_that_is_none():
+    for data in (np.ones(2), [1, 2]):
+        with pytest.raises(ArgumentError, match=r"tensor: .*'no such'"):
+            tensor(data, dtype="no such")

@@ -173,3 +173,22 @@ def test_a_gradient_of_another_shape_or_kind():
 def test_operands_that_are_nothing_to_compute_with(value):
     with pytest.raises(ArgumentError, match=r"add takes tensors, arrays and numbers.*psf\.tensor"):
         ones(3) + value
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t, z: t * z,
+        lambda t, z: t @ z,
+        lambda t, z: psf.ops.einsum("ij,jk", t, z),
+        lambda t, z: psf.ops.concatenate([t, z]),
+        psf.ops.linear,
+        lambda t, z: t.astype(np.complex64),
+    ],
+)
+def test_complex_results_have_no_gradients(call):
+    t, z = psf.tensor(np.ones((2, 2)), True), np.ones((2, 2)) * 1j
+    with pytest.raises(AutogradError, match="complex"):
+        call(t, z)
+    with no_grad():
+        assert call(t, z).dtype.kind == "c"

@@ -18,6 +18,7 @@ from psframework.autograd.record import (
     record,
     record_node,
     recording,
+    refuse_complex,
     sum_to,
     value_of,
     versions_of,
@@ -167,6 +168,7 @@ def _versions(a: Any, b: Any) -> tuple[tuple[Version, int], ...]:
 def _record(
     op: Binary, out: Array, arrays: tuple[Any, Any], edges: tuple[Edge, Edge], operands: tuple[Any, Any]
 ) -> Tensor:
+    refuse_complex(op.name, out.dtype)
     (x, y), (a_edge, b_edge), (a, b) = arrays, edges, operands
     a_like = None if a_edge is None else (x.shape, x.dtype)
     b_like = None if b_edge is None else (y.shape, y.dtype)

@@ -19,7 +19,7 @@ from psframework.autograd.ops.contract import contract, diagonal_view
 from psframework.autograd.ops.matmul import matmul
 from psframework.autograd.ops.shape import axis_list, ravel, reshape
 from psframework.autograd.ops.subscripts import parse
-from psframework.autograd.record import as_tensor, constant, explain, record, recording
+from psframework.autograd.record import as_tensor, constant, explain, guarded, record, recording
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
@@ -162,6 +162,7 @@ def _gradient(arrays: list[Array], labels: list[str], term: _Term, shape: tuple[
     return cast(Array, into)
 
 
+@guarded("tensordot")
 def tensordot(a: Tensor | Array, b: Tensor | Array, axes: Axes = 2) -> Tensor:
     """The sum of products over axes of `a` and `b`; what is left of `a` comes before what is left of `b`.
 

@@ -10,7 +10,15 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.record import as_tensor, constant, explain, record, record_node
+from psframework.autograd.record import (
+    as_tensor,
+    constant,
+    explain,
+    guarded,
+    record,
+    record_node,
+    refuse_complex,
+)
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
 
@@ -142,6 +150,7 @@ erf = operation(
 )
 
 
+@guarded("astype")
 def astype(x: Tensor | Array, dtype: Any) -> Tensor:
     """`x` in another dtype, `x` itself if it has it. A gradient passes between floating dtypes only."""
     x = as_tensor(x, "astype")
@@ -149,6 +158,8 @@ def astype(x: Tensor | Array, dtype: Any) -> Tensor:
     if source == target:
         return x
     out = x._data.astype(target)
+    if x._requires_grad and is_grad_enabled():
+        refuse_complex("astype", target)
     if not (x._requires_grad and is_grad_enabled() and backend.is_floating(target)):
         return constant(out)
     return record("astype", out, lambda g: (g.astype(source),), (x,))

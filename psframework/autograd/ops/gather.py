@@ -131,6 +131,7 @@ def scatter_add(x: Tensor | Array, axis: int, index: Indices, src: Tensor | Arra
     x = as_tensor(x, "scatter_add")
     picks = _integers("scatter_add", index, x)
     key = _lines("scatter_add", x, picks, axis, picks.shape)
+    _check_range(picks, x.shape[axis])
     return _add("scatter_add", x, key, _source("scatter_add", src, picks))
 
 
@@ -173,6 +174,7 @@ def index_add(
     wanted = (*x.shape[:place], *picks.shape, *x.shape[place + 1 :])
     if picks.ndim != 1 or part.shape != wanted:
         raise ArgumentError(f"index_add: a source of shape {wanted} is needed, got {part.shape}")
+    _check_range(picks, x.shape[place])
     return _add("index_add", x, (*(slice(None),) * place, picks), part if alpha == 1 else part * alpha)
 
 
@@ -180,6 +182,12 @@ def _put(name: str, x: Tensor, key: Any, values: Operand) -> Tensor:
     out = x._data.copy()
     out[key] = value_of(values, name)
     return record(name, out, put_rule(key, x, values), (x, values)) if recording(x, values) else constant(out)
+
+
+def _check_range(picks: Array, length: int) -> None:
+    """Additions go by flat places: there an index too large would be one of the next line."""
+    if picks.size and not -length <= picks.min() <= picks.max() < length:
+        raise IndexError(f"indices from {picks.min()} to {picks.max()} for an axis of {length} elements")
 
 
 def _add(name: str, x: Tensor, key: Any, source: Tensor | Number) -> Tensor:
@@ -204,6 +212,9 @@ def masked_fill(x: Tensor | Array, mask: Tensor | Array, value: Operand) -> Tens
         value: a number, or a tensor without axes.
     """
     x, mask = as_tensor(x, "masked_fill"), as_tensor(mask, "masked_fill")
+    value_of(value, "masked_fill")
+    if mask.dtype.kind != "b":
+        raise ArgumentError(f"masked_fill: the mask must be of dtype bool, not {mask.dtype}")
     if getattr(value, "shape", ()) != ():
         raise ArgumentError(f"masked_fill: one value, not shape {value.shape}: use where")  # type: ignore[union-attr]
     if np.broadcast_shapes(mask.shape, x.shape) != x.shape:

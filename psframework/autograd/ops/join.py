@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from psframework.autograd.record import (
     as_tensor,
     constant,
     explain,
+    guarded,
     record,
     record_many,
     recording,
@@ -28,6 +30,7 @@ Tensors = Sequence["Tensor | Array"]
 Sections = int | Sequence[int]
 
 
+@guarded("concatenate")
 def concatenate(tensors: Tensors, axis: int = 0) -> Tensor:
     """The tensors one after the other along `axis`; their other axes are of the same lengths."""
     parts = [as_tensor(t, "concatenate") for t in tensors]
@@ -37,6 +40,7 @@ def concatenate(tensors: Tensors, axis: int = 0) -> Tensor:
     return _joined("concatenate", parts, place, [t._data for t in parts])
 
 
+@guarded("stack")
 def stack(tensors: Tensors, axis: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
     parts = [as_tensor(t, "stack") for t in tensors]
@@ -86,6 +90,7 @@ def dstack(tensors: Tensors) -> Tensor:
     return concatenate([atleast_3d(t) for t in tensors], 2)
 
 
+@guarded("split")
 def split(x: Tensor | Array, indices_or_sections: Sections, axis: int = 0) -> tuple[Tensor, ...]:
     """`x` in parts along `axis`, as views.
 
@@ -105,25 +110,30 @@ def split(x: Tensor | Array, indices_or_sections: Sections, axis: int = 0) -> tu
         raise ArgumentError(
             f"split: {n} elements along axis {axis} in {sections} equal parts: use array_split"
         )
-    return array_split(x, sections, place)
+    return _split("split", x, sections, place)
 
 
+@guarded("array_split")
 def array_split(x: Tensor | Array, indices_or_sections: Sections, axis: int = 0) -> tuple[Tensor, ...]:
     """As `split`; of a number of parts that does not divide the axis, the first ones are longer by one."""
     x = as_tensor(x, "array_split")
-    place = normal_axis("array_split", x.ndim, axis)
-    n, sections = x.shape[place], indices_or_sections
+    return _split("array_split", x, indices_or_sections, normal_axis("array_split", x.ndim, axis))
+
+
+def _split(name: str, x: Tensor, sections: Sections, place: int) -> tuple[Tensor, ...]:
+    n = x.shape[place]
     if isinstance(sections, int | np.integer):
         if sections < 1:
-            raise ArgumentError(f"array_split: {sections} parts: one or more")
+            raise ArgumentError(f"{name}: {sections} parts: one or more")
         each, extra = divmod(n, int(sections))
         lengths = [each + 1] * extra + [each] * (int(sections) - extra)
         bounds = np.cumsum([0, *lengths]).tolist()
     else:
-        bounds = [0, *(slice(int(i)).indices(n)[1] for i in sections), n]
-    return _cut("split", x, place, [slice(i, max(i, j)) for i, j in pairwise(bounds)])
+        bounds = [0, *(slice(operator.index(i)).indices(n)[1] for i in sections), n]
+    return _cut(name, x, place, [slice(i, max(i, j)) for i, j in pairwise(bounds)])
 
 
+@guarded("chunk")
 def chunk(x: Tensor | Array, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
     """`x` in at most `chunks` parts along `axis`, as views, of one length but for the last one."""
     x = as_tensor(x, "chunk")

@@ -90,6 +90,7 @@ def repeat(
     return record("repeat", out, lambda g: (_sum_axes(g.reshape(apart), (place + 1,)),), (x,))
 
 
+@guarded("tile")
 def tile(x: Tensor | Array, reps: int | Sequence[int]) -> Tensor:
     """`x` set side by side `reps` times along each axis; more numbers than axes make new axes in front."""
     x = as_tensor(x, "tile")
@@ -113,11 +114,13 @@ def _sum_axes(array: Array, axes: tuple[int, ...]) -> Array:
     return cast(Array, array.sum(axis=axes, dtype=dtype)).astype(array.dtype, copy=False)
 
 
+@guarded("tril")
 def tril(x: Tensor | Array, k: int = 0) -> Tensor:
     """`x` with zeros above the `k`-th diagonal of its last two axes."""
     return _triangle("tril", x, k)
 
 
+@guarded("triu")
 def triu(x: Tensor | Array, k: int = 0) -> Tensor:
     """`x` with zeros below the `k`-th diagonal of its last two axes."""
     return _triangle("triu", x, k)
@@ -132,6 +135,7 @@ def _triangle(name: str, x: Tensor | Array, k: int) -> Tensor:
     return record(name, out, lambda g: (cut(g, k),), (x,)) if recording(x) else constant(out)
 
 
+@guarded("diagonal")
 def diagonal(x: Tensor | Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The `offset`-th diagonal of the two axes, as a last axis; positive offsets lie above the main one."""
     return _diagonal("diagonal", x, offset, axis1, axis2)
@@ -167,6 +171,7 @@ def diag(x: Tensor | Array, k: int = 0) -> Tensor:
     return record("diag", out, lambda g: (g[place],), (x,)) if recording(x) else constant(out)
 
 
+@guarded("trace")
 def trace(x: Tensor | Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The sum of a diagonal."""
     return _diagonal("trace", x, offset, axis1, axis2).sum(-1)

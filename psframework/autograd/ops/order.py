@@ -10,7 +10,7 @@ from psframework.autograd.ops.arithmetic import where
 from psframework.autograd.ops.index import index
 from psframework.autograd.ops.reduce import mean
 from psframework.autograd.ops.shape import along, reshape
-from psframework.autograd.record import as_tensor, constant, record, recording
+from psframework.autograd.record import as_tensor, constant, guarded, record, recording
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
@@ -53,6 +53,7 @@ def sort(x: Tensor | Array, axis: int | None = -1, descending: bool = False) -> 
     return record("sort", xp.take_along_axis(data, order, place), rule, (x,))
 
 
+@guarded("topk")
 def topk(x: Tensor | Array, k: int, axis: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
     """The `k` largest elements along `axis`, as torch has it.
 

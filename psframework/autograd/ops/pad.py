@@ -71,6 +71,8 @@ def _pairs(pad_width: Widths, ndim: int) -> list[tuple[int, int]]:
 
 def _constant_border(x: Tensor, widths: list[tuple[int, int]], value: Number) -> Tensor:
     data = x._data
+    if not isinstance(value, int | float | np.generic):
+        raise ArgumentError(f"pad: constant_values must be one number, not {value!r}")
     shape = tuple(n + before + after for n, (before, after) in zip(data.shape, widths))
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(data.shape, widths))
     out = backend.xp(data).full(shape, value, data.dtype)

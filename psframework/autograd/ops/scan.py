@@ -10,7 +10,7 @@ import numpy as np
 from psframework import backend
 from psframework.autograd.ops.reduce import normal_axes, normal_axis
 from psframework.autograd.ops.shape import along
-from psframework.autograd.record import as_tensor, constant, record, recording
+from psframework.autograd.record import as_tensor, constant, guarded, record, recording
 from psframework.autograd.tensor import Axis, Tensor
 from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
@@ -105,6 +105,7 @@ def _all_but_one(x: Array) -> Array:
     return left * right  # type: ignore[no-any-return]
 
 
+@guarded("diff")
 def diff(x: Tensor | Array, n: int = 1, axis: int = -1) -> Tensor:
     """Differences of neighbours along `axis`, `n` times over."""
     x = as_tensor(x, "diff")

@@ -109,3 +109,16 @@ def test_masks():
 def test_bad_input(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()
+
+
+@pytest.mark.parametrize("place", [3, -4])
+def test_an_index_out_of_range_is_not_the_next_line(place):
+    x, source = np.zeros((2, 3)), np.ones((2, 1))
+    for call in (
+        lambda: ops.scatter_add(x, 1, np.array([[place], [0]]), source),
+        lambda: ops.scatter_add(x, -1, np.array([[0], [place]], np.int8), source),
+        lambda: ops.index_add(x, 1, [place], source),
+    ):
+        with pytest.raises(ArgumentError, match=r"_add: indices from .* for an axis of 3"):
+            call()
+    assert ops.scatter_add(x, 1, np.array([[-3], [2]]), source).tolist() == [[1, 0, 0], [0, 0, 1]]

@@ -46,6 +46,16 @@ def test_second_names():
         lambda x: ops.expand_dims(x, None),
         lambda x: ops.swapaxes(x, (0,), 1),
         lambda x: ops.pad(x, 1, constant_values=(1, 2)),
+        lambda x: ops.masked_fill(x, np.ones((2, 2), int), 0),
+        lambda x: ops.masked_fill(x, True, "a"),
+        lambda x: ops.topk(x, 1.5),
+        lambda x: ops.tile(x, "a"),
+        lambda x: ops.tril(x, "a"),
+        lambda x: ops.split(x, [0.5]),
+        lambda x: ops.chunk(x, 1.5),
+        lambda x: ops.diff(x, "a"),
+        lambda x: ops.tensordot(x, x, None),
+        lambda x: ops.astype(x, "no such"),
     ],
 )
 def test_messages_name_what_was_called(call):
