@@ -114,7 +114,8 @@ if not TYPE_CHECKING:  # a type checker should still know which names there are
             return import_module(f"{__name__}.{name}")
         home = _HOME.get(name, "psframework.errors" if name in __all__ else "")
         if not home:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            advice = "" if name.startswith("_") else " (operations are in psf.ops, layers in psf.nn)"
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
         value = globals()[name] = getattr(import_module(home), name)
         return value
 

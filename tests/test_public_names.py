@@ -125,6 +125,12 @@ def test_handles_are_async_context_managers(kind: str) -> None:
     assert {"__aenter__", "__aexit__"} <= set(dir(getattr(psf, kind)))
 
 
+def test_a_name_that_is_not_here_says_where_to_look() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'exp' \(operations are in psf\.ops"):
+        _ = psf.exp  # type: ignore[attr-defined]
+    assert not hasattr(psf, "__wrapped__")
+
+
 def test_importing_is_quiet_and_needs_no_extra() -> None:
     """No CuPy, no torch, no matplotlib, and nothing on the terminal."""
     code = (
