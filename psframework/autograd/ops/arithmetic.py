@@ -24,7 +24,7 @@ from psframework.autograd.record import (
     versions_of,
 )
 from psframework.autograd.tensor import Operand, Tensor
-from psframework.backend import Array
+from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
 
 # (gradient, first operand, second operand, result) -> contribution of one operand, still broadcast.
@@ -34,7 +34,7 @@ Partial: TypeAlias = Callable[[Array, Any, Any, Any], Any]
 _ndarray = np.ndarray
 _NUMBERS = frozenset((int, float, bool))
 _WIDE = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
-_BITS = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+_BITS: dict[int, DType] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 
 
 class Binary(NamedTuple):
@@ -305,13 +305,14 @@ def clip(x: Tensor | Array, low: Operand | None = None, high: Operand | None = N
     likes = [(v.shape, v.dtype) if isinstance(v, Tensor) and v._requires_grad else None for v in operands]
 
     def rule(g: Array) -> Sequence[Array | None]:
-        fits = inside = True if above is None else data <= above
+        fits: Any = True if above is None else data <= above
+        inside = fits
         if below is not None:
             ordered = above is None or below <= above
             if ordered is not True:
                 fits = fits & ordered  # where the limits cross, the upper one wins
             inside = fits & (data >= below)
-        shares = (lambda: inside, lambda: fits & ~inside, lambda: ~fits)
+        shares: tuple[Callable[[], Any], ...] = (lambda: inside, lambda: fits & ~inside, lambda: ~fits)
         g = backend.widen(g)
         return [
             None if like is None else sum_to(_only(g, part()), *like) for part, like in zip(shares, likes)
