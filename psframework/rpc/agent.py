@@ -147,10 +147,10 @@ class Agent:
         """
         if self._closed:
             raise ArgumentError("the agent is closed")
-        if incarnation is not None and self._is_fenced(name, incarnation):
-            raise PeerLost(f"{name} was declared dead", peer=name, reason="lease", may_have_run=False)
         target = Target(tuple(addresses), Identity(name=name, role=role, incarnation=incarnation or 0))
         async with self._one_at_a_time(name, deadline):
+            if incarnation is not None and self._is_fenced(name, incarnation):  # perhaps while it waited
+                raise PeerLost(f"{name} was declared dead", peer=name, reason="lease", may_have_run=False)
             peer = self.peer_for(name, incarnation)
             if peer is not None and peer.info.role == role:
                 return peer

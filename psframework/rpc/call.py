@@ -152,9 +152,11 @@ class Call:
         caller: the way back: calls to whoever called. None for callers with an ordinary stub.
         started: whether the handler took over what the values of the request brought; it sets that itself.
             Until then an error reply says that the call left everything untouched.
+        reply_lost: called if what the handler returned can't be sent; set by the handler.
     """
 
-    __slots__ = ("_segment", "caller", "deadline", "payload", "peer", "reply", "reply_sizes", "started")
+    __slots__ = ("_segment", "caller", "deadline", "payload", "peer", "reply", "reply_lost", "reply_sizes",
+                 "started")  # fmt: skip
 
     def __init__(
         self,
@@ -171,6 +173,7 @@ class Call:
         self.caller = caller
         self._segment = segment
         self.started = False
+        self.reply_lost: Callable[[], None] | None = None
         self.reply: Sequence[Buffer] | PartStream = ()
         self.reply_sizes: tuple[int, ...] = ()
 

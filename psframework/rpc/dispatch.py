@@ -12,12 +12,12 @@ from google.protobuf.message import DecodeError, Message
 
 from psframework.errors import DeadlineExceeded, PsfError, WireError
 from psframework.rpc import frames
+from psframework.rpc.audit import authorize
 from psframework.rpc.bulk import Bulk
 from psframework.rpc.call import NO_PAYLOAD, Call, Incoming
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.failures import log_failure
 from psframework.rpc.frames import Frame
-from psframework.rpc.identity import authorize
 from psframework.rpc.replies import Replies
 from psframework.rpc.segments import Segments, lend, on_loop
 from psframework.rpc.service import Handler, MethodTable
@@ -201,12 +201,16 @@ class Dispatcher:
                 self._consume(running)  # so that the reply says so
                 self._replies.plain(running.number, response, alone=len(self._running) == 1)
         except asyncio.CancelledError:
+            if call.reply_lost is not None:
+                call.reply_lost()
             text = "cancelled: the deadline passed, or the caller gave up"
             self._replies.error(running.number, DeadlineExceeded(text), untouched=not call.started)
             raise
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # also SystemExit: no call may end the service
+            if call.reply_lost is not None:
+                call.reply_lost()
             self._log(running, error, users=call.started)
             self._replies.error(running.number, error, untouched=not call.started)
         finally:

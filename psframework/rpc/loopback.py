@@ -173,6 +173,8 @@ class Loopback:
 
     def _fail(self, local: LocalCall, error: PsfError) -> None:
         self._end(local)
+        if local.call.reply_lost is not None:
+            local.call.reply_lost()
         error.untouched = not local.call.started
         if not local.answer.done():
             local.answer.set_exception(error)

@@ -32,7 +32,7 @@ from psframework.rpc.journey import Journey, Outcome
 from psframework.rpc.peer import Peer
 from psframework.rpc.registry import Entry
 from psframework.rpc.service import Method
-from psframework.rpc.streams import Packed, Stream, Streams
+from psframework.rpc.streams import Packed, Stream, Streams, refuse
 from psframework.wire.lanes import INLINE_BYTES, Lane
 from psframework.wire.memory import Buffer, copy_into, empty
 
@@ -122,8 +122,9 @@ class RemoteService:
             raise
         if done:
             self._streams.close(call.caller, request.stream)
+        call.reply_lost = partial(refuse, items)
         reply, parts = NextItemsReply(done=done), list[Buffer]()
-        for value, own in items:
+        for value, own, _ in items:
             value.first_part += len(parts)
             parts += own
             reply.items.append(value)
@@ -154,6 +155,7 @@ class RemoteService:
         """Encodes a result for a reply to `call`, and sets the reply's parts; then call `settle_parts`."""
         journey = Journey(call.peer)
         message = arguments.encode(value, journey, "the result")
+        call.reply_lost = partial(journey.end, Outcome.REFUSED)
         if journey.parts:
             call.reply_parts(journey.parts)
         return message
@@ -168,7 +170,7 @@ class RemoteService:
     async def _pack(self, peer: PeerInfo, item: Any) -> Packed:
         journey = Journey(peer)
         message = arguments.encode(item, journey)
-        return message, await self._copies(journey.parts)
+        return message, await self._copies(journey.parts), journey
 
     async def _copies(self, parts: Sequence[Buffer]) -> list[Buffer]:
         if sum(map(len, parts)) < COPY_IN_THREAD:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing
 from typing import Any, Final
 
 from psframework.errors import WireError
 from psframework.proto.v1.remote_pb2 import Value
+from psframework.rpc.journey import Journey, Outcome
 from psframework.wire.memory import Buffer
 
 log = logging.getLogger("psframework.rpc")
@@ -24,7 +25,7 @@ MOST_ITEMS: Final = 256
 MOST_BYTES: Final = 4 << 20
 ITEM_BYTES: Final = 256
 
-Packed = tuple[Value, list[Buffer]]
+Packed = tuple[Value, list[Buffer], Journey]
 
 
 class Stream:
@@ -106,16 +107,23 @@ class Stream:
         self._unwanted = True
         if self._began and self.task is not None:
             self.task.cancel()
+        refuse(self._ready)
         self._ready.clear()
 
     async def _put(self, packed: Packed) -> None:
-        value, parts = packed
+        value, parts, _ = packed
         self._ready.append(packed)
         self._bytes += ITEM_BYTES + value.ByteSize() + sum(map(len, parts))
         self._changed.set()
         while len(self._ready) >= self._max_items or self._bytes >= self._max_bytes:
             self._room.clear()
             await self._room.wait()
+
+
+def refuse(items: Iterable[Packed]) -> None:
+    """These will never arrive: what rides in them stays here."""
+    for _, _, journey in items:
+        journey.end(Outcome.REFUSED)
 
 
 class Streams:

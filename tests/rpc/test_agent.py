@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +227,21 @@ async def test_draining_ends_what_runs_also_where_it_needs_new_streams(office: A
         office.desk.gate.set()
         assert await held == "x"
         await stopped
+
+
+async def test_whoever_waits_its_turn_to_dial_hears_that_the_member_is_dead(office: Any) -> None:
+    agent = await office.client()
+    with socket.socket() as silent:  # accepts, and never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        dials = [
+            asyncio.create_task(
+                agent.connect([address], name="x", role="worker", incarnation=5, deadline=Deadline.after(60))
+            )
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0.02)
+        agent.lost("x", 5)
+        results = await asyncio.wait_for(asyncio.gather(*dials, return_exceptions=True), 5)
+    assert all(isinstance(result, PeerLost) and result.reason == "lease" for result in results)

@@ -9,11 +9,15 @@ import pytest
 
 from psframework.errors import WireError
 from psframework.proto.v1.remote_pb2 import Value
+from psframework.rpc.journey import Journey, Outcome
 from psframework.rpc.streams import Packed, Stream, Streams
+
+journeys: list[Journey] = []
 
 
 async def pack(item: Any) -> Packed:
-    return Value(integers=[item]), [bytes(100)]
+    journeys.append(Journey())
+    return Value(integers=[item]), [bytes(100)], journeys[-1]
 
 
 async def numbers(n: int, made: list[int], closed: list[bool], fail: bool = False) -> AsyncIterator[int]:
@@ -35,7 +39,7 @@ async def drain(stream: Stream) -> list[int]:
     got: list[int] = []
     while True:
         items, done = await stream.fetch()
-        got += [value.integers[0] for value, _ in items]
+        got += [value.integers[0] for value, *_ in items]
         if done:
             return got
 
@@ -87,9 +91,11 @@ async def test_closing_finalizes_the_generator_wherever_it_is() -> None:
         while not closed:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert len(streams) == 0
+    journeys.clear()
     start(streams, owner, numbers(1000, [], closed), Stream(2))
     await asyncio.sleep(0)
     await streams.end()
+    assert journeys and {journey.outcome for journey in journeys} == {Outcome.REFUSED}
     assert closed == [True, True]
 
 
