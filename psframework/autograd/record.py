@@ -198,8 +198,14 @@ def value_of(operand: Operand, name: str) -> Any:
     if isinstance(operand, _SCALARS) or backend.is_array(operand):
         return operand
     raise ArgumentError(
-        f"{name} takes tensors, arrays and numbers, not {type(operand).__name__}: wrap it in psf.tensor(...)"
+        f"{name} takes tensors, arrays and numbers, not {_kind(operand)}: wrap it in psf.tensor(...)"
     )
+
+
+def _kind(value: object) -> str:
+    """The name of its type, with its home: other libraries have Tensors too."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def as_tensor(value: Operand, name: str) -> Tensor:
@@ -208,7 +214,7 @@ def as_tensor(value: Operand, name: str) -> Tensor:
         return value
     if backend.is_array(value) or isinstance(value, _SCALARS):
         return constant(backend.as_array(value))
-    raise ArgumentError(f"{name} takes a tensor or an array, not {type(value).__name__}: use psf.tensor(...)")
+    raise ArgumentError(f"{name} takes a tensor or an array, not {_kind(value)}: use psf.tensor(...)")
 
 
 def sum_to(gradient: Array, shape: tuple[int, ...], dtype: DType) -> Array:

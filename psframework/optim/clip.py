@@ -113,7 +113,7 @@ def clip_grad_norm_(
 
     Args:
         parameters: those without a gradient don't count; sparse gradients and several devices may be mixed.
-        max_norm: as of torch.nn.utils.clip_grad_norm_.
+        max_norm: at least 0.
         norm_type: p of the norm; `math.inf` for the largest magnitude.
         error_if_nonfinite: raise, before anything was changed, if the norm is NaN or infinite.
 
@@ -121,8 +121,10 @@ def clip_grad_norm_(
         The norm before.
 
     Raises:
-        ArgumentError: the norm isn't finite, and `error_if_nonfinite`; or a bad `norm_type`.
+        ArgumentError: the norm isn't finite, and `error_if_nonfinite`; or a bad `norm_type` or `max_norm`.
     """
+    if max_norm < 0:
+        raise ArgumentError(f"max_norm must be at least 0, not {max_norm}: gradients would turn around")
     gradients = _owned_gradients(parameters)
     total = GlobalNorm.of(gradients, norm_type)
     if error_if_nonfinite and not math.isfinite(total.value):
@@ -144,6 +146,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
 
 def _owned_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Gradient]:
     """The gradients, each of which may be changed in place."""
+    if callable(getattr(parameters, "parameters", None)):
+        raise ArgumentError("gradients are clipped of parameters, not of a module: its .parameters()")
     gradients: list[Gradient] = []
     for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
         gradient = parameter.grad

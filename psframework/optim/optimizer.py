@@ -47,6 +47,10 @@ class Optimizer:
             for group in _as_groups(params):
                 self.add_param_group(group)
 
+    def __repr__(self) -> str:
+        groups = [self._group_rule(group) for group in self.param_groups] or [self._rule]
+        return f"{type(self).__name__}({', '.join(map(str, groups))})"
+
     @property
     def rule(self) -> UpdateRule:
         """The update rule (of the first group, if there are several)."""

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from psframework.autograd import backward, grad, no_grad, tensor
+from psframework.autograd import backward, grad, no_grad, ops, tensor
 from psframework.autograd.record import (
     as_tensor,
     constant,
@@ -174,3 +174,15 @@ def test_a_saved_result_of_several_is_guarded():
     second.bump_version()
     with pytest.raises(AutogradError, match="'both' needs was changed"):
         first.sum().backward()
+
+
+def test_what_is_no_operand_is_named_with_its_home():
+    class Tensor:  # another library's
+        pass
+
+    for call, words in (
+        (lambda: tensor(X) + Tensor(), "numbers, not"),
+        (lambda: ops.exp(Tensor()), "array, not"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"{words} \S*test_record\.Tensor: .*psf\.tensor"):
+            call()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psframework import backend
+from psframework import backend, nn
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
 from psframework.errors import ArgumentError
@@ -201,3 +201,12 @@ def test_bad_norms_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"p=2.0 and p=1.0 do not add"):
         GlobalNorm(2.0) + GlobalNorm(1.0)
     assert clip_grad_norm_([], 1.0) == 0.0
+
+
+def test_what_cannot_be_clipped_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(ArgumentError, match=r"max_norm must be at least 0, not -1\.0"):
+        clip_grad_norm_(model.parameters(), -1.0)
+    for clip in (clip_grad_norm_, clip_grad_value_):
+        with pytest.raises(ArgumentError, match=r"not of a module: its \.parameters\(\)"):
+            clip(model, 1.0)  # type: ignore[arg-type]

@@ -252,6 +252,12 @@ def test_bad_parameters_are_refused() -> None:
             SGD(params)
 
 
+def test_repr_shows_the_rule_of_each_group() -> None:
+    first, second = parameters(1), parameters(1)
+    assert repr(SGD([{"params": first, "lr": 1}, {"params": second}], lr=0.1)).count("SGDRule(lr=") == 2
+    assert repr(SGD(lr=0.1)).startswith("SGD(SGDRule(lr=0.1, ")
+
+
 def test_named_parameters_and_generators() -> None:
     params = parameters()
     optimizer = SGD((f"p{i}", p) for i, p in enumerate(params))
