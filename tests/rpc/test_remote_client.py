@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import os
 import signal
 import threading
 import time
@@ -437,9 +436,9 @@ async def test_an_end_with_calls_in_flight(crew: Crew) -> None:
         await zoe.remote.rpc_async("zoe", called.add, (1, 2))
 
 
-async def test_calls_leave_nothing_behind(pair: tuple[Remote, Worker]) -> None:
+@pytest.mark.parametrize("rounds", [10_000, pytest.param(100_000, marks=pytest.mark.soak)])
+async def test_calls_leave_nothing_behind(pair: tuple[Remote, Worker], rounds: int) -> None:
     remote, bob = pair
-    rounds = int(os.environ.get("PSF_SOAK", "0")) * 90_000 + 10_000
 
     async def some(count: int) -> None:
         for start in range(0, count, 100):
