@@ -36,6 +36,8 @@ class Journey:
     Args:
         peer: the other end; None where there is none (a value kept, or sent to many).
         outgoing: whether values leave here.
+        is_reply: whether it is the answer to a call. Nobody tells how a reply ended unless it can't be sent;
+            what is in it is in doubt when its session ends.
 
     Attributes:
         parts: buffers of the values that don't travel inside the message, in order. On the way out they are
@@ -45,11 +47,24 @@ class Journey:
         luggage: values that travel with the passenger at hand: `depart` appends, `arrive` finds them here.
     """
 
-    __slots__ = ("_callbacks", "_notes", "before_start", "luggage", "outcome", "outgoing", "parts", "peer")
+    __slots__ = (
+        "_callbacks",
+        "_notes",
+        "before_start",
+        "is_reply",
+        "luggage",
+        "outcome",
+        "outgoing",
+        "parts",
+        "peer",
+    )
 
-    def __init__(self, peer: PeerInfo | None = None, *, outgoing: bool = True) -> None:
+    def __init__(
+        self, peer: PeerInfo | None = None, *, outgoing: bool = True, is_reply: bool = False
+    ) -> None:
         self.peer = peer
         self.outgoing = outgoing
+        self.is_reply = is_reply
         self.parts: list[Buffer] = []
         self.before_start: list[Awaitable[None]] = []
         self.luggage: list[Any] = []

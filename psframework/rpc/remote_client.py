@@ -16,7 +16,7 @@ from psframework.rpc.context import running_deadline
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.errand import Errand, Operation
 from psframework.rpc.future import Future
-from psframework.rpc.journey import Journey
+from psframework.rpc.journey import Journey, Outcome
 from psframework.rpc.remote_service import SERVICE
 from psframework.rpc.remote_stream import RemoteStream
 from psframework.rpc.routes import Directory, Routes
@@ -27,6 +27,20 @@ Function = Callable[..., Any] | str
 
 def _value(reply: InvokeReply, parts: Sequence[memoryview], journey: Journey) -> Any:
     return arguments.decode(reply.value, parts, journey)
+
+
+def _pack(
+    function: str,
+    call: tuple[Sequence[Any], Mapping[str, Any] | None],
+    metadata: Mapping[str, str] | None,
+    journey: Journey,
+) -> InvokeRequest:
+    message = arguments.encode_call(*call, journey)
+    try:
+        return InvokeRequest(function=function, arguments=message, metadata=metadata)
+    except BaseException:  # metadata that is none: what rides in the arguments stays here
+        journey.end(Outcome.REFUSED)
+        raise
 
 
 def _is_idempotent(request: InvokeRequest) -> bool:
@@ -85,11 +99,10 @@ class Remote:
         """
         name, incarnation = target(to)
         function = registry.name_of(fn)
+        until = deadline(timeout)
         journey = Journey(self.routes.info(name, incarnation))
-        request = InvokeRequest(
-            function=function, arguments=arguments.encode_call(args, kwargs, journey), metadata=metadata
-        )
-        errand = Errand(self.routes, INVOKE, request, journey, deadline(timeout))
+        request = _pack(function, (args, kwargs), metadata, journey)
+        errand = Errand(self.routes, INVOKE, request, journey, until)
         self.routes.send(errand, name, incarnation)
         return errand.future
 
@@ -141,10 +154,9 @@ class Remote:
         """
         name, incarnation = target(to)
         function = registry.name_of(fn)
+        deadline(timeout)  # raises if it can't be one
         journey = Journey(self.routes.info(name, incarnation))
-        call = InvokeRequest(
-            function=function, arguments=arguments.encode_call(args, kwargs, journey), metadata=metadata
-        )
+        call = _pack(function, (args, kwargs), metadata, journey)
         return RemoteStream(self.routes, (name, incarnation), call, journey, partial(deadline, timeout))
 
     def describe(self, to: Any, timeout: float | None = None) -> Future[DescribeReply]:

@@ -153,7 +153,7 @@ class RemoteService:
 
     def give(self, value: Any, call: Call) -> Value:
         """Encodes a result for a reply to `call`, and sets the reply's parts; then call `settle_parts`."""
-        journey = Journey(call.peer)
+        journey = Journey(call.peer, is_reply=True)
         message = arguments.encode(value, journey, "the result")
         call.reply_lost = partial(journey.end, Outcome.REFUSED)
         if journey.parts:
@@ -168,7 +168,7 @@ class RemoteService:
             call.reply_parts(await self._copies(call.reply))
 
     async def _pack(self, peer: PeerInfo, item: Any) -> Packed:
-        journey = Journey(peer)
+        journey = Journey(peer, is_reply=True)
         message = arguments.encode(item, journey)
         return message, await self._copies(journey.parts), journey
 
@@ -196,16 +196,20 @@ def caller_of(request: InvokeRequest, call: Call) -> Caller:
 
 
 def take_arguments(
-    request: InvokeRequest, parts: Sequence[Buffer], call: Call
+    request: InvokeRequest, parts: Sequence[Buffer], call: Call, *, views: bool = True
 ) -> tuple[tuple[Any, ...], dict[str, Any], Awaitable[None] | None]:
     """The arguments of a call, and what must be awaited before its function starts.
+
+    Args:
+        request, parts, call: as they came.
+        views: False copies large arrays too, for functions whose results keep them.
 
     Raises:
         WireError: they are not what a call has.
     """
     journey = Journey(call.peer, outgoing=False)
     try:
-        args, kwargs = arguments.decode_call(request.arguments, parts, journey)
+        args, kwargs = arguments.decode_call(request.arguments, parts, journey, views=views)
     except BaseException:
         journey.end(Outcome.REFUSED)
         raise

@@ -72,16 +72,21 @@ class Account:
 
     def outcome(self, hold: Hold[Held], outcome: Outcome) -> list[Action]:
         """How the message ended. After an answer the receiver says itself that it has taken over."""
-        if hold.receiver in self.fenced or outcome is Outcome.ANSWERED:
+        if hold.receiver in self.fenced:
             return []
-        if outcome is Outcome.UNKNOWN:
-            return self.outgoing.doubt(hold)
-        what, asks = self.outgoing.returned(hold)
-        return asks + self._let_go(what, hold.receiver, hold.id)
+        match outcome:
+            case Outcome.ANSWERED:
+                self.outgoing.answered(hold)
+                return []
+            case Outcome.UNKNOWN:
+                return self.outgoing.doubt(hold)
+            case Outcome.REFUSED:
+                what, asks = self.outgoing.returned(hold)
+                return asks + self._let_go(what, hold.receiver, hold.id)
 
-    def doubt(self, hold: Hold[Held]) -> list[Action]:
-        """The message ended long ago, and the receiver has not said that it took over."""
-        return self.outgoing.doubt(hold)
+    def cut(self, receiver: int) -> list[Action]:
+        """A session with a process has ended, though the process may live."""
+        return [] if receiver in self.fenced else self.outgoing.cut(receiver)
 
     def arrive(
         self, rref: RRefId, owner: int, owner_name: str, parent: ForkId | None, hold: HoldId

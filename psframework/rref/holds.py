@@ -20,11 +20,16 @@ class HoldState(Enum):
     """How far a reference is, as its sender knows."""
 
     TRAVELS = "travels"
-    """The message is under way, or was answered and the receiver will say that it has taken over."""
+    """The message is under way."""
+    ANSWERED = "answered"
+    """It was answered (a reply: it was sent), and the receiver will say that it has taken over."""
     DOUBTFUL = "doubtful"
     """Perhaps the message was lost: the receiver is asked."""
     RETURNED = "returned"
     """The message surely was not taken. Nothing is held, but the receiver must hear of the number."""
+
+
+_QUIET = (HoldState.TRAVELS, HoldState.ANSWERED)
 
 
 @dataclass(slots=True)
@@ -85,10 +90,20 @@ class Outgoing(Generic[T]):
 
     def doubt(self, hold: Hold[T]) -> list[Action]:
         """Nobody knows whether the message was taken: asks."""
-        if self.find(hold.receiver, hold.id) is not hold or hold.state is not HoldState.TRAVELS:
+        if self.find(hold.receiver, hold.id) is not hold or hold.state not in _QUIET:
             return []
         hold.state = HoldState.DOUBTFUL
         return [Send(hold.receiver, Ask(hold.id))]
+
+    def answered(self, hold: Hold[T]) -> None:
+        """The message was answered; if it is a reply, it was sent."""
+        if hold.state is HoldState.TRAVELS:
+            hold.state = HoldState.ANSWERED
+
+    def cut(self, receiver: int) -> list[Action]:
+        """A session with the receiver has ended: what was answered, but not taken over, is in doubt."""
+        holds = list(self._holds.get(receiver, {}).values())
+        return [a for hold in holds if hold.state is HoldState.ANSWERED for a in self.doubt(hold)]
 
     def lost(self, receiver: int) -> list[Hold[T]]:
         """The receiver is dead: returns all that was held for it."""
@@ -99,7 +114,7 @@ class Outgoing(Generic[T]):
     def pending(self, to: int) -> list[Message]:
         """Questions that `to` has not answered."""
         holds = self._holds.get(to, {}).values()
-        return [Ask(hold.id) for hold in holds if hold.state is not HoldState.TRAVELS]
+        return [Ask(hold.id) for hold in holds if hold.state not in _QUIET]
 
     @property
     def receivers(self) -> list[int]:

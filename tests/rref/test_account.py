@@ -99,7 +99,8 @@ def test_an_answer_alone_releases_nothing() -> None:
     hold = three.a.depart(three.create(), B)
     assert three.a.outcome(hold, Outcome.ANSWERED) == []
     assert len(three.a.outgoing) == 1
-    assert three.a.doubt(hold) == [Send(B, Ask(hold.id))]
+    assert three.a.debtors == set()
+    assert three.a.cut(B) == [Send(B, Ask(hold.id))]
     assert three.a.debtors == {B}
 
 

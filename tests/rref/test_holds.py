@@ -43,6 +43,16 @@ def test_doubt_asks_until_it_is_answered() -> None:
     assert holds.pending(OTHER) == []
 
 
+def test_a_cut_session_casts_doubt_on_what_was_answered() -> None:
+    holds, hold = outgoing()
+    travels = holds.add(OTHER, "b")  # its own end will say what became of it
+    holds.answered(hold)
+    assert holds.pending(OTHER) == []
+    assert holds.cut(OTHER) == [Send(OTHER, Ask(hold.id))]
+    assert holds.cut(OTHER) == []
+    assert travels.state is HoldState.TRAVELS
+
+
 def test_what_came_back_is_let_go_at_once_and_its_number_still_told() -> None:
     holds, hold = outgoing()
     assert holds.returned(hold) == ("value", [Send(OTHER, Ask(hold.id))])

@@ -1,0 +1,163 @@
+"""Brings messages about references to other processes, and repeats what was not answered.
+
+All that is said to one process in one turn of the loop goes in one call. While something is owed, all of it
+is said again now and then: the state machines at both ends don't mind repetitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from psframework.errors import PeerLost, PsfError
+from psframework.proto.v1.rref_pb2 import ExchangeReply, ExchangeRequest
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.errand import Errand, Operation
+from psframework.rpc.journey import Journey
+from psframework.rpc.routes import Routes
+from psframework.rref.encoding import from_message, to_messages
+from psframework.rref.messages import Message
+from psframework.rref.table import Table
+
+log = logging.getLogger("psframework.rref")
+
+SERVICE: Final = "psframework.proto.v1.RRefService"
+FIRST_RETRY, LAST_RETRY = 0.2, 5.0
+EXCHANGE_SECONDS = 10.0
+MOST_MESSAGES = 2000
+
+
+def _answers(reply: ExchangeReply, parts: Sequence[memoryview], journey: Journey) -> list[Message]:
+    return [from_message(message) for message in reply.messages]
+
+
+EXCHANGE: Final = Operation(f"/{SERVICE}/Exchange", ExchangeReply, _answers, lambda request: True)
+
+
+@dataclass(slots=True)
+class _Line:
+    """What is said to one process."""
+
+    queue: list[Message] = field(default_factory=list)
+    flushing: bool = False
+    under_way: int = 0
+    delay: float = FIRST_RETRY
+    timer: asyncio.TimerHandle | None = None
+    failure: str = ""
+
+
+class Control:
+    """The way to all other processes.
+
+    Args:
+        routes: finds sessions with them.
+    """
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._table: Table | None = None
+        self._lines: dict[int, _Line] = {}
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def serve(self, table: Table) -> None:
+        """Whose messages these are."""
+        self._table = table
+
+    @property
+    def table(self) -> Table:
+        """Whose messages these are."""
+        assert self._table is not None
+        return self._table
+
+    def post(self, to: int, message: Message) -> None:
+        """Says something to the process of an incarnation."""
+        if self._closed:
+            return
+        line = self._lines.setdefault(to, _Line())
+        line.queue.append(message)
+        if not line.flushing:
+            line.flushing = True
+            self._loop.call_soon(self._flush, to, line)
+
+    def hurry(self) -> None:
+        """Says again at once what is owed."""
+        for to in self.table.account.debtors:
+            line = self._lines.setdefault(to, _Line())
+            if not line.under_way and not line.flushing:
+                line.delay = FIRST_RETRY
+                self._repeat(to, line)
+
+    def forget(self, to: int) -> None:
+        """The process is dead."""
+        line = self._lines.pop(to, None)
+        if line is not None and line.timer is not None:
+            line.timer.cancel()
+
+    def failure(self, to: int) -> str:
+        """Why the last attempt to reach a process failed; empty if it did not."""
+        line = self._lines.get(to)
+        return line.failure if line else ""
+
+    def close(self) -> None:
+        """Nothing is said any more."""
+        self._closed = True
+        for to in list(self._lines):
+            self.forget(to)
+
+    def _flush(self, to: int, line: _Line) -> None:
+        line.flushing = False
+        messages, line.queue = line.queue, []
+        for begin in range(0, len(messages), MOST_MESSAGES):
+            self._send(to, line, messages[begin : begin + MOST_MESSAGES])
+
+    def _send(self, to: int, line: _Line, messages: list[Message]) -> None:
+        name = self.table.names.get(to)
+        if self._closed or name is None:
+            return
+        line.under_way += 1
+        request = ExchangeRequest(messages=to_messages(messages))
+        errand = Errand(self._routes, EXCHANGE, request, Journey(), Deadline.after(EXCHANGE_SECONDS))
+        peer = PeerInfo(name, "", "", to)
+        errand.future.add_done_callback(lambda done: self._said(peer, line, done))
+        self._routes.send(errand, name, to)
+
+    def _said(self, peer: PeerInfo, line: _Line, done: asyncio.Future[Any]) -> None:
+        line.under_way -= 1
+        error = PeerLost("cancelled") if done.cancelled() else done.exception()
+        if self._closed or self._lines.get(peer.incarnation) is not line:
+            return
+        if error is None:
+            line.failure = ""
+            self._take(peer, done.result())
+        else:
+            line.failure = str(error)
+            log.debug("%s was not reached: %s", peer.name, error)
+        if line.timer is None:
+            line.timer = self._loop.call_later(line.delay, self._look, peer.incarnation, line)
+
+    def _take(self, peer: PeerInfo, answers: list[Message]) -> None:
+        try:
+            for answer in self.table.receive(peer, answers):
+                self.post(peer.incarnation, answer)
+        except PsfError as error:
+            log.warning("%s said what makes no sense: %s", peer.name, error)
+
+    def _look(self, to: int, line: _Line) -> None:
+        """Some time has passed: repeats what is owed, and forgets the process if nothing is."""
+        line.timer = None
+        if line.under_way or line.flushing:
+            line.timer = self._loop.call_later(line.delay, self._look, to, line)
+        elif not self._repeat(to, line):
+            del self._lines[to]
+
+    def _repeat(self, to: int, line: _Line) -> bool:
+        owed = self.table.account.pending(to)
+        line.delay = min(2 * line.delay, LAST_RETRY)
+        for begin in range(0, len(owed), MOST_MESSAGES):
+            self._send(to, line, owed[begin : begin + MOST_MESSAGES])
+        return bool(owed)

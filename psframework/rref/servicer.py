@@ -1,0 +1,151 @@
+"""RRefService: values that this process keeps for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psframework.errors import DeadlineExceeded, Evicted, WireError
+from psframework.proto.v1 import rref_pb2 as pb
+from psframework.proto.v1.remote_pb2 import InvokeRequest
+from psframework.rpc import registry
+from psframework.rpc.call import Call
+from psframework.rpc.context import Running
+from psframework.rpc.registry import Entry as Function
+from psframework.rpc.remote_service import RemoteService, caller_of, take_arguments
+from psframework.rpc.service import Method
+from psframework.rref.control import SERVICE
+from psframework.rref.encoding import fork_id, from_message, rref_id, to_messages
+from psframework.rref.ids import ForkId, RRefId
+from psframework.rref.listing import listing, to_info
+from psframework.rref.owner import Entry
+from psframework.rref.table import Table
+
+
+class RRefService:
+    """The servicer.
+
+    Args:
+        table: the values.
+        remote: runs functions and packs results.
+    """
+
+    name = SERVICE
+
+    def __init__(self, table: Table, remote: RemoteService) -> None:
+        self._table = table
+        self._remote = remote
+
+    def methods(self) -> Sequence[Method]:
+        """The methods of RRefService."""
+        return [
+            Method("Create", pb.CreateRequest, pb.CreateReply, self.create),
+            Method("Fetch", pb.FetchRequest, pb.FetchReply, self.fetch),
+            Method("CallMethod", pb.CallMethodRequest, pb.CallMethodReply, self.call_method),
+            Method("Exchange", pb.ExchangeRequest, pb.ExchangeReply, self.exchange),
+            Method("ListRRefs", pb.ListRRefsRequest, pb.ListRRefsReply, self.list_rrefs),
+        ]
+
+    async def create(self, request: pb.CreateRequest, call: Call) -> pb.CreateReply:
+        """Runs a function and keeps what it returns, or its error."""
+        entry = self._entry(request, call)
+        try:
+            value = await self._make(request, call)
+        except BaseException as error:
+            late = DeadlineExceeded("the creation was cancelled: its deadline passed, or its caller gave up")
+            self._table.finish(entry, error=error if isinstance(error, Exception) else late)
+            raise
+        self._table.finish(entry, value)
+        return pb.CreateReply()
+
+    async def fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchReply:
+        """Copies a value, once it is there."""
+        fork = self._holder(request, call)
+        value = await self._table.value(rref_id(request.rref), fork, call.deadline)
+        reply = pb.FetchReply(value=self._remote.give(value, call))
+        del value
+        if call.reply_sizes:
+            await self._remote.settle_parts(call)
+        return reply
+
+    async def call_method(self, request: pb.CallMethodRequest, call: Call) -> pb.CallMethodReply:
+        """Runs a method of a value, once it is there."""
+        fork = self._holder(request, call)
+        method = await self._method(rref_id(request.rref), fork, request.call.function, call)
+        result = await self._run(method, request.call, call)
+        reply = pb.CallMethodReply(value=self._remote.give(result, call))
+        if call.reply_sizes:
+            await self._remote.settle_parts(call)
+        return reply
+
+    def exchange(self, request: pb.ExchangeRequest, call: Call) -> pb.ExchangeReply:
+        """What became of references."""
+        self._check_session(call)
+        messages = [from_message(message) for message in request.messages]
+        return pb.ExchangeReply(messages=to_messages(self._table.receive(call.peer, messages)))
+
+    def list_rrefs(self, request: pb.ListRRefsRequest, call: Call) -> pb.ListRRefsReply:
+        """All values and who refers to them."""
+        return pb.ListRRefsReply(rrefs=map(to_info, listing(self._table)))
+
+    async def _make(self, request: pb.CreateRequest, call: Call) -> Any:
+        """What a creation asks for: the result of a function, or of a method of another value."""
+        invoke = request.call
+        if request.HasField("on"):
+            fork = self._fork(request.on_fork, call) if request.HasField("on_fork") else None
+            method = await self._method(rref_id(request.on), fork, invoke.function, call)
+        else:
+            method = self._remote.executor.allow(invoke.function, call.peer)
+        return await self._run(method, invoke, call, views=False)  # the result may keep its arguments
+
+    async def _method(self, rref: RRefId, fork: ForkId | None, name: str, call: Call) -> Function:
+        value = await self._table.value(rref, fork, call.deadline)
+        method = registry.method_of(value, name)
+        self._remote.executor.authorize(method, call.peer)
+        return method
+
+    async def _run(
+        self, function: Function, request: InvokeRequest, call: Call, *, views: bool = True
+    ) -> Any:
+        executor, payload = self._remote.executor, call.payload
+        with executor.admit(function, call.peer, sum(payload.sizes)):
+            parts = await payload.whole() if payload.sizes else []
+            args, kwargs, waiting = take_arguments(request, parts, call, views=views)
+            if waiting is not None:
+                await waiting
+            running = Running(caller_of(request, call), call.deadline)
+            return await executor.call(function, args, kwargs, running)
+
+    def _entry(self, request: pb.CreateRequest, call: Call) -> Entry:
+        """The new value: its caller's, or (without a fork) one of this process, which has it already."""
+        rref, table = rref_id(request.rref), self._table
+        if request.HasField("fork"):
+            entry = table.create(rref, self._fork(request.fork, call), call.peer)
+        else:
+            self._check_session(call, own=True)
+            entry = table.account.owner.find(rref)
+        if entry is not None:
+            return entry
+        if call.peer.incarnation in table.account.fenced:
+            raise Evicted(f"{call.peer.name} was declared dead: it must join again")
+        raise DeadlineExceeded(f"RRef {rref} was given up before its creation began")
+
+    def _holder(self, request: pb.FetchRequest | pb.CallMethodRequest, call: Call) -> ForkId | None:
+        """The caller's reference; None if the caller is this process itself."""
+        if request.HasField("fork"):
+            return self._fork(request.fork, call)
+        self._check_session(call, own=True)
+        return None
+
+    def _fork(self, message: pb.ForkId, call: Call) -> ForkId:
+        self._check_session(call)
+        fork = fork_id(message)
+        if fork.holder != call.peer.incarnation:
+            raise WireError(f"fork {fork} is not one of {call.peer.name}'s")
+        return fork
+
+    def _check_session(self, call: Call, *, own: bool = False) -> None:
+        if call.caller is None:
+            raise WireError("references need a session: connect with psframework")
+        if own and call.peer.incarnation != self._table.identity.incarnation:
+            raise WireError("only the owner itself refers to a value without a fork")

@@ -1,0 +1,350 @@
+"""One process's account of references, with those who wait for it: the only place that acts on actions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from psframework.errors import ArgumentError, DeadlineExceeded, PeerLost, PsfError
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.context import running_deadline
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.journey import Outcome
+from psframework.rpc.status import detail_to_error, error_to_detail
+from psframework.rref.account import Account, Held
+from psframework.rref.holds import Hold
+from psframework.rref.ids import ForkId, HoldId, RRefId
+from psframework.rref.messages import (
+    Action,
+    Admitted,
+    Confirmed,
+    Failed,
+    Message,
+    Ready,
+    Refusal,
+    Rejected,
+    Release,
+    Send,
+)
+from psframework.rref.owner import Entry
+from psframework.rref.user import Fork
+
+Post = Callable[[int, Message], None]
+
+
+def fresh(error: BaseException) -> PsfError:
+    """A copy of an error that is kept: raised itself, its traceback would keep whoever met it alive."""
+    return detail_to_error(error_to_detail(error))
+
+
+class Home:
+    """A handle of a value of this process itself.
+
+    Attributes:
+        rref: the value.
+        entry: the value with its account; None while a reference that came in a message waits for its parent.
+        error: why there is none.
+    """
+
+    __slots__ = ("dropped", "entry", "error", "hold", "rref")
+
+    def __init__(self, rref: RRefId, entry: Entry | None = None, hold: HoldId | None = None) -> None:
+        self.rref = rref
+        self.entry = entry
+        self.hold = hold
+        self.error: PsfError | None = None
+        self.dropped = False
+
+
+Ref = Fork | Home
+
+
+class Table:
+    """The references of one process.
+
+    Args:
+        identity: who this process is.
+        post: sends a message to the process of an incarnation; repeated by whoever sends.
+
+    Attributes:
+        account: what is known.
+        names: of processes, by incarnation.
+        closed: why references can't be used any more; None while they can.
+    """
+
+    def __init__(self, identity: PeerInfo, post: Post) -> None:
+        self.identity = identity
+        self.account = Account(identity.incarnation)
+        self.names: dict[int, str] = {identity.incarnation: identity.name}
+        self.closed: PsfError | None = None
+        self.born: dict[RRefId, float] = {}
+        self._post = post
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._waiters: dict[object, list[asyncio.Future[None]]] = {}  # by RRefId, (owner, ForkId), or None
+        self._homecomings: dict[HoldId, Home] = {}
+        self._garbage: deque[Ref] = deque()
+        self._woken = False
+        self._answering: tuple[int, list[Message]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.account.owner)
+
+    # Values of this process
+
+    def adopt(self) -> Entry:
+        """A new value of this process, to be finished, with one handle."""
+        entry = self.account.owner.adopt(self.account.new_id())
+        self.born[entry.rref] = time.monotonic()
+        return entry
+
+    def create(self, rref: RRefId, fork: ForkId, peer: PeerInfo) -> Entry | None:
+        """A new value that a user asked for; None if it has given up already, or is dead."""
+        self.names[peer.incarnation] = peer.name
+        entry, actions = self.account.owner.create(rref, fork)
+        if entry is not None:
+            self.born[rref] = time.monotonic()
+        self.apply(actions)
+        return entry
+
+    def finish(self, entry: Entry, value: Any = None, error: BaseException | None = None) -> None:
+        """The value was made, or its making failed."""
+        failure = None if error is None else fresh(error)
+        self.apply(self.account.owner.finish(entry, value, failure))
+
+    async def value(self, rref: RRefId, fork: ForkId | None, deadline: Deadline) -> Any:
+        """Waits for a value of this process.
+
+        Raises:
+            DeadlineExceeded: it is still being made.
+            PeerLost: it is gone.
+            PsfError: the error that its making ended with.
+        """
+        owner = self.account.owner
+        while True:
+            entry = owner.find(rref)
+            if entry is not None and entry.is_ready:
+                if entry.error is not None:
+                    raise fresh(entry.error)
+                return entry.value
+            if entry is None and (fork is None or owner.has_seen(fork)):
+                raise self.gone(rref)
+            await self.wait(rref, deadline, f"the value of RRef {rref} is still being made")
+
+    def local_value(self, home: Home) -> Any:
+        """A value that is here. Waits for it in threads, not on the loop."""
+        entry = home.entry
+        if entry is None or not entry.is_ready:
+            if threading.get_ident() == self._thread:
+                text = f"RRef {home.rref} is still being made: `await rref.to_here()` waits for it"
+                raise ArgumentError(text)
+            waiting = self.value(home.rref, None, running_deadline())
+            return asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        if entry.error is not None:
+            raise fresh(entry.error)
+        return entry.value
+
+    def gone(self, rref: RRefId) -> PeerLost:
+        """What those get who ask for a value that nobody refers to."""
+        name = self.identity.name
+        return PeerLost(f"{name} has no value of RRef {rref} (any more)", peer=name, may_have_run=False)
+
+    # References in messages
+
+    def depart(self, ref: Ref, peer: PeerInfo) -> Hold[Held]:
+        """A reference leaves in a message."""
+        self.names[peer.incarnation] = peer.name
+        what = ref if isinstance(ref, Fork) else ref.entry
+        assert what is not None
+        return self.account.depart(what, peer.incarnation)
+
+    def replied(self, hold: Hold[Held]) -> None:
+        """The message is a reply: nobody will tell how it ended, unless it can't be sent."""
+        self.account.outcome(hold, Outcome.ANSWERED)
+
+    def outcome(self, hold: Hold[Held], outcome: Outcome) -> None:
+        """How the message ended."""
+        self.apply(self.account.outcome(hold, outcome))
+
+    def arrive(
+        self, rref: RRefId, owner: tuple[int, str], parent: ForkId | None, hold: HoldId, sender: PeerInfo
+    ) -> tuple[Ref, asyncio.Future[None] | None]:
+        """A reference has come; returns it, and what must be awaited before it can be used."""
+        self.names[sender.incarnation] = sender.name
+        self.names.setdefault(*owner)
+        home = None
+        if owner[0] == self.identity.incarnation:
+            home = self._homecomings[hold] = Home(rref, hold=hold)
+        try:
+            fork, actions = self.account.arrive(rref, *owner, parent, hold)
+        except PsfError:
+            self._homecomings.pop(hold, None)
+            raise
+        self.apply(actions)
+        if home is not None:
+            is_ready = home.entry is not None or home.error is not None
+            return home, self._settled(home.error) if is_ready else self._waiter(hold)
+        assert fork is not None
+        if fork.error is not None:
+            return fork, self._settled(fork.error)
+        return fork, None if hold.sender == owner[0] else self.confirmation(fork)
+
+    def abandon(self, home: Home) -> None:
+        """The message with this reference is refused, perhaps before it was admitted."""
+        if home.hold is not None and self._homecomings.pop(home.hold, None) is not None:
+            home.error = self.gone(home.rref)
+            self._wake(home.hold, home.error)
+            self.apply(self.account.owner.abandon(home.hold))
+
+    # Waiting
+
+    def confirmation(self, fork: Fork) -> asyncio.Future[None]:
+        """Done once the owner has confirmed the fork."""
+        if fork.error is not None:
+            return self._settled(fork.error)
+        return self._waiter((fork.owner, fork.id)) if fork.is_pending else self._settled(None)
+
+    async def wait(self, what: object, deadline: Deadline, text: str) -> None:
+        """Waits until something happened to a value (an RRefId), or to anything (None)."""
+        waiter = self._waiter(what)
+        try:
+            async with asyncio.timeout(deadline.seconds()):
+                await waiter
+        except TimeoutError:
+            raise DeadlineExceeded(text) from None
+        finally:
+            waiters = self._waiters.get(what, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+                if not waiters:
+                    del self._waiters[what]
+
+    def _waiter(self, what: object) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter.add_done_callback(_looked_at)
+        self._waiters.setdefault(what, []).append(waiter)
+        return waiter
+
+    def _settled(self, error: PsfError | None) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        future.add_done_callback(_looked_at)
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(fresh(error))
+        return future
+
+    def _wake(self, what: object, error: PsfError | None = None) -> None:
+        for waiter in self._waiters.pop(what, ()):
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(fresh(error))
+
+    # What happens
+
+    def receive(self, sender: PeerInfo, messages: Iterable[Message]) -> list[Message]:
+        """What another process says; returns the answers that are known at once."""
+        self.names[sender.incarnation] = sender.name
+        answers: list[Message] = []
+        self._answering = (sender.incarnation, answers)
+        try:
+            for message in messages:
+                self.apply(self.account.receive(sender.incarnation, message))
+        finally:
+            self._answering = None
+        return answers
+
+    def lost(self, incarnation: int, reason: str) -> None:
+        """A process is dead."""
+        self.apply(self.account.lost(incarnation, reason))
+        self.names.pop(incarnation, None)
+
+    def evicted(self, error: PsfError) -> None:
+        """This process is dead for all others."""
+        self.apply(self.account.evicted(error))
+
+    def apply(self, actions: Iterable[Action]) -> None:
+        """Does what the account wants done."""
+        for action in actions:
+            match action:
+                case Send(to, message):
+                    self._send(to, message)
+                case Confirmed(owner, fork):
+                    self._wake((owner, fork))
+                case Failed(owner, fork, error):
+                    self._wake((owner, fork), error)
+                case Admitted(hold, rref):
+                    self._admitted(hold, rref)
+                case Rejected(hold, reason):
+                    self._rejected(hold, reason)
+                case Ready(rref):
+                    self._wake(rref)
+                case Release(rref):
+                    self.born.pop(rref, None)
+                    self._wake(rref)
+        if None in self._waiters:
+            self._wake(None)
+
+    def _send(self, to: int, message: Message) -> None:
+        if to == self.identity.incarnation:
+            self.apply(self.account.receive(to, message))
+        elif self._answering is not None and self._answering[0] == to:
+            self._answering[1].append(message)
+        else:
+            self._post(to, message)
+
+    def _admitted(self, hold: HoldId, rref: RRefId) -> None:
+        home = self._homecomings.pop(hold, None)
+        if home is None or home.dropped:
+            self.apply(self.account.owner.drop(rref))
+            return
+        home.entry = self.account.owner.find(rref)
+        self._wake(hold)
+
+    def _rejected(self, hold: HoldId, reason: Refusal) -> None:
+        home = self._homecomings.pop(hold, None)
+        if home is not None:
+            home.error = self.gone(home.rref)
+            self._wake(hold, home.error)
+
+    # Handles that nobody needs any more
+
+    def drop_later(self, ref: Ref) -> None:
+        """For finalizers, in any thread, and in the midst of anything: notes it, and wakes the loop."""
+        self._garbage.append(ref)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is owed any more
+                self._loop.call_soon_threadsafe(self.collect)
+
+    def collect(self) -> None:
+        """Drops what finalizers noted."""
+        self._woken = False
+        garbage = self._garbage
+        while garbage:
+            self.drop(garbage.popleft())
+
+    def drop(self, ref: Ref) -> None:
+        """One handle less. Only the first time counts."""
+        if ref.dropped:
+            return
+        if isinstance(ref, Fork):
+            self.apply(self.account.user.drop(ref))
+            return
+        ref.dropped = True
+        if ref.entry is not None:
+            entry, ref.entry = ref.entry, None
+            self.apply(self.account.owner.drop(entry.rref))
+
+
+def _looked_at(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()

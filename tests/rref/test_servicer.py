@@ -1,0 +1,103 @@
+"""RRefService on the wire: what it takes, and from whom."""
+
+from typing import Any
+
+import grpc
+import pytest
+import rref_things as things
+from rref_crew import Member, Team
+
+from psframework.errors import DeadlineExceeded, Evicted, PeerLost, WireError
+from psframework.proto.v1 import rref_pb2 as pb
+from psframework.proto.v1.remote_pb2 import InvokeRequest
+from psframework.proto.v1.rref_pb2_grpc import RRefServiceStub
+from psframework.rpc import arguments
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.journey import Journey
+from psframework.rpc.serve import serve
+from psframework.rref.control import SERVICE
+from psframework.rref.encoding import fork_message, rref_message
+from psframework.rref.ids import ForkId, RRefId
+from psframework.rref.messages import Delete
+from psframework.testing.workers import PLAINTEXT, QUIET
+
+
+async def ask(member: Member, to: str, method: str, request: Any, response: Any) -> Any:
+    await member.rpc(to, things.use, [])
+    peer = member.worker.agent.peer_for(to)
+    assert peer is not None
+    reply, _ = await peer.call(f"/{SERVICE}/{method}", request, response, deadline=Deadline.after(5))
+    return reply
+
+
+def creation(rref: RRefId, fork: ForkId | None) -> pb.CreateRequest:
+    call = InvokeRequest(function="rref_things.Counter", arguments=arguments.encode_call((), {}, Journey()))
+    return pb.CreateRequest(rref=rref_message(rref), fork=fork_message(fork) if fork else None, call=call)
+
+
+async def test_a_fork_is_its_holders_own(team: Team) -> None:
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    for fork, text in ((ForkId(bob.me, 1), "not one of ann's"), (None, "only the owner itself")):
+        with pytest.raises(WireError, match=text):
+            await ask(ann, "bob", "Create", creation(RRefId(ann.me, 1), fork), pb.CreateReply)
+    request = pb.FetchRequest(rref=rref_message(RRefId(ann.me, 1)))
+    with pytest.raises(WireError, match="only the owner itself"):
+        await ask(ann, "bob", "Fetch", request, pb.FetchReply)
+    with pytest.raises(WireError, match="taken, or another"):
+        await ask(ann, "bob", "Create", creation(RRefId(bob.me, 1), ForkId(ann.me, 1)), pb.CreateReply)
+    assert len(bob.rrefs.table) == 0
+
+
+async def test_what_was_given_up_is_not_begun(team: Team) -> None:
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    fork = ForkId(ann.me, 1)
+    bob.rrefs.table.receive(ann.worker.agent.identity, [Delete(fork)])
+    with pytest.raises(DeadlineExceeded, match="given up"):
+        await ask(ann, "bob", "Create", creation(RRefId(ann.me, 1), fork), pb.CreateReply)
+    assert things.made == []
+
+
+async def test_the_dead_get_nothing(team: Team) -> None:
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    rref = ann.rrefs.remote("bob", things.Counter)
+    await rref.confirmed_by_owner()
+    bob.rrefs.lost(ann.worker.agent.identity, "lease")  # a mistake: ann lives
+    with pytest.raises(Evicted, match="join again"):
+        await ann.rrefs.remote("bob", things.Counter).confirmed_by_owner()
+    with pytest.raises(PeerLost, match="no value"):
+        await rref.to_here()
+    assert len(bob.rrefs.table) == 0
+
+
+async def test_strangers_without_a_session(team: Team) -> None:
+    bob = await team.hire("bob")
+    agent = bob.worker.agent
+    async with (
+        serve(agent.handlers(), bind="127.0.0.1:0", security=PLAINTEXT, options=QUIET) as server,
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        stub: Any = RRefServiceStub(channel)
+        reply = await stub.ListRRefs(pb.ListRRefsRequest(), timeout=5)
+        assert not reply.rrefs
+        for call, request in (
+            (stub.Exchange, pb.ExchangeRequest()),
+            (stub.Fetch, pb.FetchRequest()),
+            (stub.Create, creation(RRefId(1, 1), ForkId(0, 1))),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="session"):
+                await call(request, timeout=5)
+
+
+async def test_results_of_methods_may_be_references(team: Team) -> None:
+    ann, _ = await team.hire("ann"), await team.hire("bob")
+    rref = ann.rrefs.remote("bob", things.Holder)
+    mine, first = ann.rrefs.rref("mine"), rref.remote().put(1)
+    assert await first.to_here() == 1
+    await rref.rpc_async().put(mine)
+    back = await rref.rpc_async().get()
+    assert back.is_owner() and back.local_value() == "mine"
+    del mine, back
+    assert len(ann.rrefs.table) == 1  # bob's object holds it
+    await rref.rpc_async().put(None)
+    del rref, first
+    await team.clean()
