@@ -15,6 +15,57 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("Dockerfile", ".dockerignore", "docker-compose.yml", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("psframework", "services", "examples", "certs")
+PORTS = ("PSF_PORT", "PSF_PORT_0", "PSF_PORT_1", "PSF_PORT_WORKER_0", "PSF_PORT_WORKER_1")
+MEMBERS = ["parameter-server-0", "parameter-server-1", "worker-0", "worker-1"]
+
+FUNCTIONS = """
+import asyncio
+import psframework as psf
+
+@psf.remote
+def add(x, y):
+    return x + y
+
+@psf.remote
+async def name():
+    return psf.current_cluster().name, psf.current_caller().name
+
+@psf.remote
+async def sleep(seconds):
+    await asyncio.sleep(seconds)
+"""
+
+# Calls both workers, loses one in the middle of a call, and calls it again when it has come back.
+CALLER = """
+import asyncio
+import sys
+import numpy as np
+import psframework as psf
+from functions import add, name, sleep
+
+async def main():
+    async with psf.connect(name="caller") as cluster:
+        print("names", await cluster.rpc_all(["worker-0", "worker-1"], name), flush=True)
+        big = np.arange(3_000_000, dtype=np.float32)
+        assert (await cluster.rpc_async("worker-1", add, (big, big)) == 2 * big).all()
+        pending = cluster.rpc_async("worker-1", sleep, (300,), timeout=300)
+        await cluster.rpc_async("worker-1", add, (1, 1))
+        print("pending", flush=True)
+        try:
+            await pending
+        except psf.PeerLost as lost:
+            print("lost", lost.peer, lost.may_have_run, flush=True)
+        assert await cluster.rpc_async("worker-0", add, (1, 2)) == 3
+        sys.stdin.readline()  # until it is up again
+        for _ in range(100):
+            try:
+                print("again", await cluster.rpc_async("worker-1", add, (1, 2)), flush=True)
+                return
+            except psf.PeerLost:
+                await asyncio.sleep(0.1)
+
+asyncio.run(main())
+"""
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(400)]
 
@@ -55,6 +106,9 @@ class Project:
             self.run(sys.executable, "-m", "psframework.cli.app", "status", "--json", **self.environment)
         )
 
+    def names(self) -> list[str]:
+        return sorted(member["name"] for member in self.status()["members"])
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
@@ -63,7 +117,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         shutil.copy(ROOT / name, folder / name)
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "trainer"))
-    project = Project(folder, {key: str(free_port()) for key in ("PSF_PORT", "PSF_PORT_0", "PSF_PORT_1")})
+    (folder / "mine").mkdir()
+    (folder / "mine" / "functions.py").write_text(FUNCTIONS)
+    (folder / "mine" / "caller.py").write_text(CALLER)
+    own = {"PSF_CODE": "./mine", "PSF_IMPORT_WORKER": "functions"}
+    project = Project(folder, own | {key: str(free_port()) for key in PORTS})
     try:
         project.compose("build")
         project.compose("up", "-d", "--wait", timeout=120)
@@ -93,13 +151,11 @@ def eventually(condition: Callable[[], bool], seconds: float) -> None:
 
 def test_all_members_are_there_with_both_addresses(project: Project) -> None:
     members = {member["name"]: member for member in project.status()["members"]}
-    assert sorted(members) == ["parameter-server-0", "parameter-server-1"]
-    for index in (0, 1):
-        published = f"127.0.0.1:{project.ports[f'PSF_PORT_{index}']}"
-        assert members[f"parameter-server-{index}"]["addresses"] == [
-            f"parameter-server-{index}:7070",
-            published,
-        ]
+    assert sorted(members) == MEMBERS
+    for kind, variable in (("parameter-server", "PSF_PORT"), ("worker", "PSF_PORT_WORKER")):
+        for index in (0, 1):
+            published = f"127.0.0.1:{project.ports[f'{variable}_{index}']}"
+            assert members[f"{kind}-{index}"]["addresses"] == [f"{kind}-{index}:7070", published]
 
 
 def test_processes_are_not_root_and_keys_are_private(project: Project) -> None:
@@ -126,12 +182,10 @@ def test_the_train_profile(project: Project) -> None:
 
 
 def test_the_users_own_module(project: Project) -> None:
-    mine = project.folder / "mine"
-    mine.mkdir()
-    (mine / "hello.py").write_text("import psframework as psf; print('ran with', psf.__name__, __name__)")
-    out = project.compose(
-        "--profile", "train", "run", "--rm", "-T", "train", PSF_CODE="./mine", PSF_IMPORT="hello"
+    (project.folder / "mine" / "hello.py").write_text(
+        "import psframework as psf; print('ran with', psf.__name__, __name__)"
     )
+    out = project.compose("--profile", "train", "run", "--rm", "-T", "train", PSF_IMPORT="hello")
     assert "ran with psframework __main__" in out
 
 
@@ -154,11 +208,45 @@ def test_without_a_certificate_nobody_gets_in(project: Project) -> None:
 
 def test_a_killed_shard_comes_back_and_training_works_again(project: Project) -> None:
     project.compose("kill", "parameter-server-1")
-    eventually(lambda: len(project.status()["members"]) == 1, 20)
+    eventually(lambda: "parameter-server-1" not in project.names(), 20)
     project.compose("up", "-d", "--wait", timeout=120)
-    assert len(project.status()["members"]) == 2
+    assert project.names() == MEMBERS
     out = project.compose("--profile", "train", "run", "--rm", "-T", "train", timeout=120, PSF_EPOCHS="2")
     assert "test accuracy: " in out
+
+
+def test_a_script_on_the_host_calls_workers_and_outlives_the_death_of_one(project: Project) -> None:
+    """Over mutual TLS; a pending call of the one that dies ends, and its successor is called too."""
+    script = subprocess.Popen(
+        [sys.executable, "mine/caller.py"],
+        cwd=project.folder,
+        env={**os.environ, **project.environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert script.stdin is not None and script.stdout is not None and script.stderr is not None
+        names = script.stdout.readline()
+        assert names == "names [('worker-0', 'caller'), ('worker-1', 'caller')]\n", script.stderr.read()
+        assert script.stdout.readline() == "pending\n"
+        project.compose("kill", "worker-1")
+        began = time.monotonic()
+        assert script.stdout.readline() == "lost worker-1 True\n"
+        assert time.monotonic() - began < 6
+        project.compose("up", "-d", "--wait", timeout=120)
+        out, errors = script.communicate("go on\n", timeout=60)
+        assert out == "again 3\n", errors
+        assert script.returncode == 0, errors
+    finally:
+        script.kill()
+        script.wait()
+
+
+def test_psf_call_from_the_host(project: Project) -> None:
+    command = [sys.executable, "-m", "psframework.cli.app", "call", "worker-0", "functions.add", "20", "22"]
+    assert project.run(*command, **project.environment) == "42\n"
 
 
 def test_the_coordinator_is_restarted_and_nobody_is_lost(project: Project) -> None:
