@@ -267,6 +267,7 @@ class RRefs:
         ref: Ref
         if owner.incarnation == self.table.identity.incarnation:
             entry = self.table.adopt()
+            self.table.account.owner.acquire(entry)  # until it is made, as a fork elsewhere
             ref = Home(entry.rref, entry)
         else:
             account = self.table.account
@@ -286,6 +287,7 @@ class RRefs:
             entry = table.account.owner.find(ref.rref)
             if error is not None and entry is not None:
                 table.finish(entry, error=error)
+            table.apply(table.account.owner.drop(ref.rref))
         elif error is None:
             table.apply(table.account.user.created(ref))
         else:

@@ -1,7 +1,8 @@
 """Brings messages about references to other processes, and repeats what was not answered.
 
-All that is said to one process in one turn of the loop goes in one call. While something is owed, all of it
-is said again now and then: the state machines at both ends don't mind repetitions.
+All that is said to one process in one turn of the loop goes in one call; deletions, for which nobody waits,
+gather for a little longer. While something is owed, all of it is said again now and then: the state machines
+at both ends don't mind repetitions.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from psframework.rpc.errand import Errand, Operation
 from psframework.rpc.journey import Journey
 from psframework.rpc.routes import Routes
 from psframework.rref.encoding import from_message, to_messages
-from psframework.rref.messages import Message
+from psframework.rref.messages import Delete, Message
 from psframework.rref.table import Table
 
 log = logging.getLogger("psframework.rref")
 
 SERVICE: Final = "psframework.proto.v1.RRefService"
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
+DELETE_SECONDS = 0.01  # for which deletions gather
 EXCHANGE_SECONDS = 10.0
 MOST_MESSAGES = 2000
 
@@ -44,6 +46,7 @@ class _Line:
 
     queue: list[Message] = field(default_factory=list)
     flushing: bool = False
+    gathering: asyncio.TimerHandle | None = None
     under_way: int = 0
     delay: float = FIRST_RETRY
     timer: asyncio.TimerHandle | None = None
@@ -80,23 +83,30 @@ class Control:
             return
         line = self._lines.setdefault(to, _Line())
         line.queue.append(message)
-        if not line.flushing:
+        if line.flushing:
+            return
+        if not isinstance(message, Delete):
             line.flushing = True
             self._loop.call_soon(self._flush, to, line)
+        elif line.gathering is None:
+            line.gathering = self._loop.call_later(DELETE_SECONDS, self._flush, to, line)
 
     def hurry(self) -> None:
         """Says again at once what is owed."""
         for to in self.table.account.debtors:
             line = self._lines.setdefault(to, _Line())
-            if not line.under_way and not line.flushing:
+            if line.queue:
+                self._flush(to, line)
+            elif not line.under_way:
                 line.delay = FIRST_RETRY
                 self._repeat(to, line)
 
     def forget(self, to: int) -> None:
         """The process is dead."""
         line = self._lines.pop(to, None)
-        if line is not None and line.timer is not None:
-            line.timer.cancel()
+        for timer in (line.timer, line.gathering) if line is not None else ():
+            if timer is not None:
+                timer.cancel()
 
     def failure(self, to: int) -> str:
         """Why the last attempt to reach a process failed; empty if it did not."""
@@ -111,6 +121,9 @@ class Control:
 
     def _flush(self, to: int, line: _Line) -> None:
         line.flushing = False
+        if line.gathering is not None:
+            line.gathering.cancel()
+            line.gathering = None
         messages, line.queue = line.queue, []
         for begin in range(0, len(messages), MOST_MESSAGES):
             self._send(to, line, messages[begin : begin + MOST_MESSAGES])
@@ -150,7 +163,7 @@ class Control:
     def _look(self, to: int, line: _Line) -> None:
         """Some time has passed: repeats what is owed, and forgets the process if nothing is."""
         line.timer = None
-        if line.under_way or line.flushing:
+        if line.under_way or line.queue:
             line.timer = self._loop.call_later(line.delay, self._look, to, line)
         elif not self._repeat(to, line):
             del self._lines[to]

@@ -200,9 +200,10 @@ async def test_dropped_in_another_thread(team: Team) -> None:
     await team.clean()
 
 
-async def test_dropped_while_it_is_made(team: Team) -> None:
+@pytest.mark.parametrize("owner", ["ann", "bob"])
+async def test_dropped_while_it_is_made(team: Team, owner: str) -> None:
     ann, bob = await team.hire("ann"), await team.hire("bob")
-    rref = ann.rrefs.remote("bob", things.Counter, (3,), {"seconds": 0.2})
+    rref = ann.rrefs.remote(owner, things.Counter, (3,), {"seconds": 0.2})
     del rref
     await until(lambda: things.made == [3])
     await team.clean()
@@ -252,5 +253,6 @@ async def test_a_lost_owner(team: Team) -> None:
     with pytest.raises(PeerLost):
         ann.rrefs.remote("bob", things.Counter)
     await asyncio.wait([pending])
+    assert isinstance(pending.exception(), PeerLost)
     del rref, waiting
     await team.clean("ann")
