@@ -57,12 +57,14 @@ class _Mailbox:
         self._woken = False  # before looking: what is appended from here on either is seen or wakes again
         while self._outcomes:
             job, result, error = self._outcomes.popleft()
-            if job.future.done():
+            future = job.future
+            del job.future  # frames of an error refer to the job: with the future in it, they would be cycles
+            if future.done():
                 continue
             if error is None:
-                job.future.set_result(result)
+                future.set_result(result)
             else:
-                job.future.set_exception(error)
+                future.set_exception(error)
 
 
 class ComputeThread:

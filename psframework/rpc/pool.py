@@ -66,13 +66,17 @@ class Job:
             self.error = error
 
     def settle(self) -> None:
-        """Runs on the loop."""
-        if self.future.done():
+        """Runs on the loop. Afterwards it refers to nothing: frames of an error refer to it, in a cycle that
+        would keep the arguments alive.
+        """
+        future, result, error = self.future, self.result, self.error
+        del self.future, self.result, self.error
+        if future.done():
             return
-        if self.error is None:
-            self.future.set_result(self.result)
+        if error is None:
+            future.set_result(result)
         else:
-            self.future.set_exception(self.error)
+            future.set_exception(error)
 
 
 class ThreadPool:

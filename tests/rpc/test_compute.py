@@ -131,6 +131,28 @@ async def test_nothing_is_kept_alive(thread):
     assert [reference() for reference in seen] == [None, None]
 
 
+async def test_an_error_keeps_no_arguments_alive_not_even_until_the_next_collection(thread):
+    class Big:
+        pass
+
+    def fails(big):
+        raise ValueError("no")
+
+    async def call():
+        big = Big()
+        with pytest.raises(ValueError, match="no"):
+            await thread.call(fails, big)
+        return weakref.ref(big)
+
+    gc.disable()
+    try:
+        seen = await call()
+        await thread.call(int)
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
 async def test_closing_fails_what_has_not_begun():
     thread = ComputeThread()
     started, release = threading.Event(), threading.Event()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import functools
 import gc
 import threading
 import time
@@ -127,6 +128,28 @@ async def test_nothing_keeps_arguments_and_results_alive(pool: ThreadPool) -> No
     await pool.submit(lambda: None)
     gc.collect()
     assert seen() is None
+
+
+async def test_an_error_keeps_no_arguments_alive_not_even_until_the_next_collection(pool: ThreadPool) -> None:
+    class Thing:
+        pass
+
+    def fails(thing: Thing) -> None:
+        raise ValueError("no")
+
+    async def call() -> weakref.ref[Thing]:
+        thing = Thing()
+        with pytest.raises(ValueError, match="no"):
+            await pool.submit(functools.partial(fails, thing))
+        return weakref.ref(thing)
+
+    gc.disable()
+    try:
+        seen = await call()
+        await pool.submit(lambda: None)
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 async def test_closing_fails_what_has_not_begun_and_joins() -> None:
