@@ -213,6 +213,8 @@ class Errand:
     def _may_try_again(self, error: PeerLost) -> bool:
         if self.future.done() or error.reason not in PASSING or self._attempts >= MOST_ATTEMPTS:
             return False
+        if error.may_have_run and self.journey.has_passengers:
+            return False  # they may have been taken over, and can't be a second time
         return self.idempotent or (not error.may_have_run and not self.journey.parts)
 
     def _abandon(self) -> None:

@@ -79,6 +79,11 @@ class Journey:
             self._notes = {}
         return self._notes
 
+    @property
+    def has_passengers(self) -> bool:
+        """Whether somebody wants to know how the message ends."""
+        return bool(self._callbacks)
+
     def on_outcome(self, callback: Callable[[Outcome], None]) -> None:
         """Calls `callback(outcome)` once, when the message has ended; at once if it has ended already."""
         if self.outcome is not None:

@@ -77,7 +77,7 @@ class RRefs:
         self._agent = agent
         self._directory = directory
         self._routes = remote.routes
-        self._control = Control(self._routes)
+        self._control = Control(self._routes, self._is_gone)
         self.table = Table(agent.identity, self._control.post)
         self._control.serve(self.table)
         self._watched: weakref.WeakSet[Peer] = weakref.WeakSet()
@@ -315,7 +315,15 @@ class RRefs:
             raise PeerLost(text, peer=name, reason="incarnation", may_have_run=False)
         return info
 
+    def _is_gone(self, name: str, incarnation: int) -> bool | None:
+        """Whether that life of a member is over, as the directory knows; None if it knows no such member."""
+        try:
+            return self._directory.address_of(name).incarnation > incarnation
+        except PsfError:
+            return None
+
     def _check(self) -> None:
+        self.table.check_thread()
         if self.table.closed is not None:
             raise ContextClosed(str(self.table.closed))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ log = logging.getLogger("psframework.rref")
 SERVICE: Final = "psframework.proto.v1.RRefService"
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 DELETE_SECONDS = 0.01  # for which deletions gather
+GONE_SECONDS = 10.0  # an incarnation that nobody knows for so long is dead
 EXCHANGE_SECONDS = 10.0
 MOST_MESSAGES = 2000
 
@@ -51,6 +52,7 @@ class _Line:
     delay: float = FIRST_RETRY
     timer: asyncio.TimerHandle | None = None
     failure: str = ""
+    unknown_since: float | None = None
 
 
 class Control:
@@ -58,10 +60,12 @@ class Control:
 
     Args:
         routes: finds sessions with them.
+        is_gone: whether a life of a member, (name, incarnation), is over; None if no such member is known.
     """
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, is_gone: Callable[[str, int], bool | None]) -> None:
         self._routes = routes
+        self._is_gone = is_gone
         self._table: Table | None = None
         self._lines: dict[int, _Line] = {}
         self._loop = asyncio.get_running_loop()
@@ -145,13 +149,28 @@ class Control:
         if self._closed or self._lines.get(peer.incarnation) is not line:
             return
         if error is None:
-            line.failure = ""
+            line.failure, line.unknown_since = "", None
             self._take(peer, done.result())
         else:
             line.failure = str(error)
             log.debug("%s was not reached: %s", peer.name, error)
+            if self._is_over(peer, line):
+                self.forget(peer.incarnation)
+                self.table.lost(peer.incarnation, "lease")
+                return
         if line.timer is None:
             line.timer = self._loop.call_later(line.delay, self._look, peer.incarnation, line)
+
+    def _is_over(self, peer: PeerInfo, line: _Line) -> bool:
+        """Whether it died before this process could hear of it, so that the membership will never say so."""
+        gone = self._is_gone(peer.name, peer.incarnation)
+        if gone is not None:
+            line.unknown_since = None
+            return gone
+        now = self._loop.time()
+        if line.unknown_since is None:
+            line.unknown_since = now
+        return now - line.unknown_since >= GONE_SECONDS
 
     def _take(self, peer: PeerInfo, answers: list[Message]) -> None:
         try:

@@ -145,7 +145,11 @@ class RRef:
 
     def close(self) -> None:
         """Drops the reference now; later uses raise ContextClosed. Harmless the second time."""
-        self._calls.table.drop(self._ref)
+        table = self._calls.table
+        if table.is_on_loop:
+            table.drop(self._ref)
+        else:
+            table.drop_later(self._ref)
 
     def check(self) -> None:
         """Raises what every use raises, if there is something."""
@@ -191,6 +195,7 @@ class _Proxy:
         self._timeout = timeout
 
     def _call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MethodCall:
+        self._rref.table.check_thread()
         self._rref.check()
         return MethodCall(method, args, kwargs, self._timeout)
 

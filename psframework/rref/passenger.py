@@ -53,8 +53,9 @@ class RRefPassenger:
     def depart(self, value: Any, journey: Journey) -> bytes:
         """An RRef leaves; it is held until the receiver has taken over."""
         rref: RRef = value
-        rref.check()
         peer, table = journey.peer, rref.table
+        table.check_thread()
+        rref.check()
         if peer is None or not peer.incarnation:
             raise PeerLost(f"{rref!r} can be sent to living members only", may_have_run=False)
         ref = rref.ref

@@ -140,7 +140,7 @@ class Table:
         """A value that is here. Waits for it in threads, not on the loop."""
         entry = home.entry
         if entry is None or not entry.is_ready:
-            if threading.get_ident() == self._thread:
+            if self.is_on_loop:
                 text = f"RRef {home.rref} is still being made: `await rref.to_here()` waits for it"
                 raise ArgumentError(text)
             waiting = self.value(home.rref, None, running_deadline())
@@ -148,6 +148,18 @@ class Table:
         if entry.error is not None:
             raise fresh(entry.error)
         return entry.value
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether this is the loop's thread."""
+        return threading.get_ident() == self._thread
+
+    def check_thread(self) -> None:
+        """Raises ArgumentError in any thread but the loop's."""
+        if not self.is_on_loop:
+            raise ArgumentError(
+                "remote references are made and used on the event loop: make this function `async def`"
+            )
 
     def gone(self, rref: RRefId) -> PeerLost:
         """What those get who ask for a value that nobody refers to."""

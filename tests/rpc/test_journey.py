@@ -92,3 +92,10 @@ def test_a_kind_and_a_type_are_carried_once(porter):
     with pytest.raises(ArgumentError, match="carried already"):
         journey.carry("other", Porter())
     assert journey.passenger_for(int) is None
+
+
+def test_passengers_are_known() -> None:
+    journey = Journey(is_reply=True)
+    assert journey.is_reply and not journey.has_passengers
+    journey.on_outcome(lambda outcome: None)
+    assert journey.has_passengers and not Journey().is_reply

@@ -98,3 +98,21 @@ async def test_an_owner_that_never_answers_is_named(team: Team) -> None:
     assert "bob did not confirm that 1 references are deleted" in problem
     with pytest.raises(PeerLost):
         await ann.rpc("bob", things.use, [])
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+async def test_an_owner_that_died_before_anybody_here_could_hear_of_it(
+    team: Team, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    monkeypatch.setattr(control, "GONE_SECONDS", 0.3)
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    rref = ann.rrefs.remote("bob", things.Counter)
+    await rref.confirmed_by_owner()
+    old = team.book.known.pop("bob")
+    await bob.worker.agent.close()
+    if replaced:
+        team.book.known["bob"] = old._replace(incarnation=old.incarnation + 10**6)
+    await team.hire("cat")
+    with pytest.raises(PeerLost, match="bob"):
+        await ann.rpc("cat", things.use, [rref])
+    await team.clean("cat")

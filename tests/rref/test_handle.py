@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -187,6 +188,27 @@ async def test_cycles(team: Team) -> None:
     gc.collect()
     assert gone() is None
     await until(lambda: len(bob.rrefs.table) == 0)
+
+
+async def test_calls_are_made_on_the_loop(team: Team) -> None:
+    ann, _ = await team.hire("ann"), await team.hire("bob")
+    rref = ann.rrefs.remote("bob", things.Counter)
+    await rref.confirmed_by_owner()
+
+    def use(what: Callable[[], object]) -> None:
+        with pytest.raises(ArgumentError, match="async def"):
+            what()
+
+    for what in (
+        lambda: rref.rpc_async().add(),
+        lambda: rref.remote().twin(),
+        lambda: ann.rrefs.rref(1),
+        lambda: ann.rrefs.remote("bob", things.Counter),
+        lambda: ann.rpc("bob", things.use, [rref]),
+    ):
+        await asyncio.to_thread(use, what)
+    await asyncio.to_thread(rref.close)
+    await team.clean()
 
 
 async def test_dropped_in_another_thread(team: Team) -> None:

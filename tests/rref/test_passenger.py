@@ -143,6 +143,20 @@ async def test_a_session_that_ends_puts_replies_in_doubt(team: Team) -> None:
     await team.clean()
 
 
+async def test_a_lost_answer_of_an_idempotent_call(team: Team) -> None:
+    """Its references were taken over and can't be again: it is not repeated."""
+    ann, _ = await team.hire("ann"), await team.hire("bob")
+    call = ann.rpc("bob", things.idempotent, ann.rrefs.rref(1))
+    await until(lambda: things.made == ["idempotent"])
+    peer = ann.worker.agent.peer_for("bob")
+    assert peer is not None
+    peer.fail("closed", "cut by the test")
+    with pytest.raises(PeerLost, match="cut"):
+        await call
+    del call
+    await team.clean()
+
+
 async def test_nowhere_to_go(team: Team) -> None:
     ann = await team.hire("ann")
     with pytest.raises(PeerLost, match="living members"):

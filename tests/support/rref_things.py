@@ -98,6 +98,12 @@ async def hold(rrefs: list[Any]) -> None:
     await asyncio.sleep(60)
 
 
+@remote(idempotent=True)
+async def idempotent(rref: Any) -> None:
+    made.append("idempotent")
+    await asyncio.sleep(60)
+
+
 @remote
 def forget() -> None:
     kept.clear()
