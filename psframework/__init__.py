@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from psframework.rpc.future import Future
     from psframework.rpc.registry import remote
     from psframework.rpc.types import register_type
+    from psframework.rref.handle import RRef
 
 # What is imported on first use: `psf health` and other small tools start in a fraction of the time.
 _HOMES = {
@@ -101,6 +102,7 @@ _HOMES = {
     "psframework.rpc.future": ("Future",),
     "psframework.rpc.registry": ("remote",),
     "psframework.rpc.types": ("register_type",),
+    "psframework.rref.handle": ("RRef",),
 }
 _MODULES = ("autograd", "data", "interop", "nn", "optim")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -156,6 +158,7 @@ __all__ = [
     "PeerLost",
     "PermissionDenied",
     "PsfError",
+    "RRef",
     "RemoteError",
     "RendezvousTimeout",
     "ResourceExhausted",

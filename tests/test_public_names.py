@@ -14,7 +14,7 @@ NAMES = {
     # a cluster
     "Cluster", "LocalCluster", "compute", "connect", "current_cluster", "local_cluster",
     # calls
-    "Future", "batched", "current_caller", "register_type", "remote",
+    "Future", "RRef", "batched", "current_caller", "register_type", "remote",
     # the parameter server
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
@@ -57,6 +57,15 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.Cluster.rpc_async, "self, to, fn, args=(), kwargs=None, timeout=None, metadata=None"),
     (psf.Cluster.rpc_all, "self, to, fn, args=(), kwargs=None, timeout=None"),
     (psf.Cluster.rpc_stream, "self, to, fn, args=(), kwargs=None, timeout=None"),
+    (psf.Cluster.remote, "self, to, fn, args=(), kwargs=None, timeout=None"),
+    (psf.Cluster.rref, "self, value"),
+    (psf.RRef.to_here, "self, timeout=None"),
+    (psf.RRef.local_value, "self"),
+    (psf.RRef.owner_name, "self"),
+    (psf.RRef.is_owner, "self"),
+    (psf.RRef.confirmed_by_owner, "self"),
+    (psf.RRef.rpc_async, "self, timeout=None"),
+    (psf.RRef.remote, "self, timeout=None"),
     (psf.current_caller, ""),
     (psf.remote, "target=None, /, *, idempotent=False, roles=(), name=None"),
     (psf.register_type, "kind=None, /, *, name=None"),
@@ -120,7 +129,7 @@ def test_signatures(function: Callable[..., object], expected: str) -> None:
     assert all(p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in extra), extra
 
 
-@pytest.mark.parametrize("kind", ["ParameterServer", "LocalCluster"])
+@pytest.mark.parametrize("kind", ["ParameterServer", "LocalCluster", "RRef"])
 def test_handles_are_async_context_managers(kind: str) -> None:
     assert {"__aenter__", "__aexit__"} <= set(dir(getattr(psf, kind)))
 

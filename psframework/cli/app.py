@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "psframework.cli.serve",
     "status": "psframework.cli.status",
     "call": "psframework.cli.call",
+    "rref": "psframework.cli.rref",
     "health": "psframework.cli.health",
     "certs": "psframework.cli.certs",
     "bench": "psframework.cli.bench",

@@ -44,4 +44,5 @@ class Where:
         if settings.tls_dir is not None:
             who = describe(settings.tls_dir / CERT).identity
             name = who.name if who is not None and who.name != ANY_NAME else name
-        return connect(self.coordinator, name=name, job="psf", tls=self.tls_dir, timeout=self.timeout)
+        # Of no job, as services are: members of every job take its calls.
+        return connect(self.coordinator, name=name, job="", tls=self.tls_dir, timeout=self.timeout)

@@ -87,8 +87,9 @@ async def connect(
         remoting = await stack.enter_async_context(Remoting())
         agent = make_agent(membership, security, settings, remoting.services)
         await stack.enter_async_context(agent)
-        late.handlers = agent.handlers()
         cluster = Cluster(membership, agent, job, timeout, remoting)
+        await stack.enter_async_context(cluster.rrefs)
+        late.handlers = agent.handlers()
         stack.push_async_exit(_leaving(cluster))
         async with _End(stack):
             with current(cluster):

@@ -24,6 +24,8 @@ from psframework.rpc.deadline import Deadline
 from psframework.rpc.future import Future
 from psframework.rpc.remote_client import Function, Remote
 from psframework.rpc.remote_stream import RemoteStream
+from psframework.rref.client import RRefs
+from psframework.rref.handle import RRef
 
 _GOODBYE_SECONDS = 1.0  # for telling the coordinator, if it is there
 _LOOK_SECONDS = 0.01
@@ -49,6 +51,7 @@ class Cluster:
 
     Attributes:
         membership, agent, job: as given; lower packages see the cluster through these.
+        rrefs: its references; to be entered before it is used.
     """
 
     def __init__(
@@ -59,7 +62,11 @@ class Cluster:
         self.job = job
         self._timeout = timeout
         self._remoting = remoting
-        self._remote = Remote(agent, Directory(membership))
+        directory = Directory(membership)
+        self._remote = Remote(agent, directory)
+        self.rrefs = RRefs(agent, self._remote, directory, remoting.functions)
+        membership.on_lost(self.rrefs.lost)
+        membership.on_evicted(self.rrefs.evicted)
         remoting.cluster = self
         self._handles: list[Closable] = []
         self._closed = False
@@ -183,6 +190,38 @@ class Cluster:
         self._check_open()
         return self._remote.rpc_stream(to, fn, args, kwargs, timeout, metadata)
 
+    def remote(
+        self,
+        to: Any,
+        fn: Function,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> RRef:
+        """Calls a function, or makes an object of a class, and leaves the result there: returns at once.
+
+            net = cluster.remote("worker-1", Net, args=(64,))
+            out = await net.rpc_async().forward(x)
+
+        Args:
+            to: a name, a member, or an RRef, whose owner is meant.
+            fn: a function or class with `@psf.remote`, or the name it is registered under.
+            args: positional arguments.
+            kwargs: arguments with names.
+            timeout: seconds that it may take; None: 60; 0: no limit. What goes wrong is raised by each use.
+
+        Raises:
+            NotRegistered, PeerLost, TypeError: `fn`, `to` or an argument can't be right.
+            ContextClosed: this member has left the cluster.
+        """
+        self._check_open()
+        return self.rrefs.remote(to, fn, args, kwargs, timeout)
+
+    def rref(self, value: Any) -> RRef:
+        """A reference to a value of this process, to be passed to others; the value is not copied."""
+        self._check_open()
+        return self.rrefs.rref(value)
+
     async def describe(self, member: Any, timeout: float | None = None) -> DescribeReply:
         """What a member offers to be called, with figures of what was called (`psf call NAME --list`).
 
@@ -240,8 +279,9 @@ class Cluster:
         """Ends this connection. Never waits for members to come or to leave, nor for those that are gone.
 
         Args:
-            graceful: first waits for the calls that this member made or serves, and ends what it takes part
-                in, so that nobody waits for it; else whatever is open ends with PeerLost.
+            graceful: first waits for the calls that this member made or serves, and until owners have
+                confirmed that it refers to nothing of theirs, and ends what it takes part in, so that nobody
+                waits for it; else whatever is open ends with PeerLost.
             timeout: seconds for that.
 
         Raises:
@@ -250,7 +290,7 @@ class Cluster:
         """
         late = await self._end(timeout if graceful else None, wait=graceful)
         if late:
-            raise DeadlineExceeded(f"{self.name} has left, but after {timeout:g} s {late} had not ended")
+            raise DeadlineExceeded(f"{self.name} has left, but was not done after {timeout:g} s: {late}")
 
     async def leave(self, *, in_order: bool) -> None:
         """What leaving the block of `psf.connect` does: `shutdown`, with a warning in the place of an error.
@@ -260,7 +300,7 @@ class Cluster:
         """
         late = await self._end(self._timeout, wait=in_order)
         if late:
-            log.warning("%s has left, but after %g s %s had not ended", self.name, self._timeout, late)
+            log.warning("%s has left, but was not done after %g s: %s", self.name, self._timeout, late)
 
     async def _end(self, timeout: float | None, *, wait: bool) -> str:
         """Ends everything, at most `timeout` seconds for the orderly part; returns what was late, as text."""
@@ -271,7 +311,7 @@ class Cluster:
         try:
             if timeout is not None:
                 end = Deadline.after(timeout)
-                late = await self._finish_calls(end) if wait else ""
+                late = await self._finish(end) if wait else ""
                 async with asyncio.timeout(max(end.remaining(), _GOODBYE_SECONDS)):
                     await self._close_handles()
         except TimeoutError:
@@ -282,11 +322,14 @@ class Cluster:
             await self.membership.leave(_GOODBYE_SECONDS if timeout is not None else 0.1)
         return late
 
-    async def _finish_calls(self, end: Deadline) -> str:
-        """Waits for the calls made and served here; returns which ones are still open at the end, as text."""
-        while (open_calls := self._open_calls()) and not end.expired:  # noqa: ASYNC110 (they are of many)
+    async def _finish(self, end: Deadline) -> str:
+        """Waits for the calls made and served here, and lets go of all references; returns what was late."""
+        while (late := self._open_calls()) and not end.expired:  # noqa: ASYNC110 (they are of many)
             await asyncio.sleep(_LOOK_SECONDS)
-        return ", ".join(open_calls)
+        problems = await self.rrefs.close(end.remaining())
+        if end.expired:  # else they are values that others still hold: told in the log, and nobody's fault
+            late += problems
+        return "; ".join(late)
 
     def _open_calls(self) -> list[str]:
         made = [f"{count} call(s) to {name}" for name, count in self._remote.outstanding().items()]

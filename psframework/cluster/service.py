@@ -46,7 +46,7 @@ class Parts(Generic[S]):
         services: typed services, offered on the call stream and as unary methods.
         servicers: ordinary gRPC servicers, each with the generated function that adds it to a server.
         on_drain: called when the process has been told to end, while calls are still answered.
-        on_joined: called with the agent, once this process is in the cluster and before it serves.
+        on_joined: awaited with the agent, once this process is in the cluster and before it serves.
         membership: this process in the cluster; None before it joined, and in a service that runs alone.
         agent: its calls; None before it joined.
     """
@@ -57,7 +57,7 @@ class Parts(Generic[S]):
     services: list[Service] = field(default_factory=list)
     servicers: list[tuple[Callable[..., None], object]] = field(default_factory=list)
     on_drain: list[Callable[[], None]] = field(default_factory=list)
-    on_joined: list[Callable[[Agent], None]] = field(default_factory=list)
+    on_joined: list[Callable[[Agent], Awaitable[None]]] = field(default_factory=list)
     membership: Membership | None = None
     agent: Agent | None = None
 
@@ -142,7 +142,7 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
     parts.agent = await parts.stack.enter_async_context(_agent(role, parts))
     parts.on_drain.append(parts.agent.drain)
     for hook in parts.on_joined:
-        hook(parts.agent)
+        await hook(parts.agent)
     late.handlers = parts.agent.handlers()
     await server.set_serving(True)
     if parts.membership is not None:

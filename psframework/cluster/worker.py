@@ -22,9 +22,10 @@ async def build(parts: Parts[WorkerSettings]) -> None:
     parts.services.extend(remoting.services)
     parts.on_drain.append(remoting.drain)
 
-    def joined(agent: Agent) -> None:
+    async def joined(agent: Agent) -> None:
         if parts.membership is not None:
             cluster = Cluster(parts.membership, agent, "", WAIT_SECONDS, remoting)
+            await parts.stack.enter_async_context(cluster.rrefs)
             parts.stack.push_async_callback(cluster.shutdown, graceful=False)
 
     parts.on_joined.append(joined)

@@ -136,13 +136,35 @@ async def test_members_that_do_not_answer_in_time_are_named(workers: LocalCluste
     try:
         call = cluster.rpc_async("worker-1", functions.pid)
         began = time.monotonic()
-        with pytest.raises(
-            DeadlineExceeded, match=r"has left, but after 0\.4 s 1 call\(s\) to worker-1 had not"
-        ):
+        with pytest.raises(DeadlineExceeded, match=r"has left, .* after 0\.4 s: 1 call\(s\) to worker-1"):
             await cluster.shutdown(timeout=0.4)
         assert time.monotonic() - began < 3
         with pytest.raises(PeerLost, match="worker-1"):
             await call
+    finally:
+        silent.send_signal(signal.SIGCONT)
+
+
+async def test_a_graceful_one_gives_its_references_back(workers: LocalCluster, cluster: Cluster) -> None:
+    counter = cluster.remote("worker-0", functions.Counter)
+    assert await counter.rpc_async().add(1) == 1
+    await cluster.shutdown()
+    with pytest.raises(ContextClosed):
+        counter.rpc_async().add(1)
+    async with connect(workers.address) as other:
+        assert await other.rrefs.list_of("worker-0") == []
+
+
+async def test_owners_that_do_not_take_a_reference_back_are_named(
+    workers: LocalCluster, cluster: Cluster
+) -> None:
+    counter = cluster.remote("worker-1", functions.Counter)
+    await counter.confirmed_by_owner()
+    silent = workers.processes["worker-1"]
+    silent.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(DeadlineExceeded, match="worker-1 did not confirm that 1 references"):
+            await cluster.shutdown(timeout=0.4)
     finally:
         silent.send_signal(signal.SIGCONT)
 
@@ -167,7 +189,7 @@ async def test_leaving_the_block_waits_but_only_warns(
         slow = cluster.rpc_async("worker-0", functions.sleep, (30,))
     assert quick.result() == "slept"
     assert isinstance(slow.exception(), PeerLost)
-    assert "1 call(s) to worker-0 had not ended" in caplog.text
+    assert "not done after 0.5 s: 1 call(s) to worker-0" in caplog.text
     assert caplog.records[-1].levelno == logging.WARNING
 
 

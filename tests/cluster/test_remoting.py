@@ -63,6 +63,16 @@ async def test_many_members_and_streams(cluster: Cluster) -> None:
     assert [n async for n in cluster.rpc_stream("worker-0", functions.numbers, (4,))] == [0, 1, 2, 3]
 
 
+async def test_values_stay_elsewhere_and_are_passed_on(cluster: Cluster) -> None:
+    counter = cluster.remote("worker-1", functions.Counter, (5,))
+    assert await counter.rpc_async().add(2) == 7
+    assert await cluster.rpc_async("worker-0", functions.count_on, (counter, 3)) == 10
+    assert await cluster.rpc_async(counter, functions.where) == ("async", "worker-1", "me")
+    mine = cluster.rref([1, 2])
+    assert await cluster.rpc_async("worker-0", functions.fetch, (mine,)) == [1, 2]
+    assert mine.local_value() == [1, 2]
+
+
 async def test_who_is_not_there_and_what_is_not_there(cluster: Cluster) -> None:
     with pytest.raises(NotRegistered, match=r"no member 'worker-7'.*worker-0"):
         await cluster.rpc_async("worker-7", functions.add, (1, 2))

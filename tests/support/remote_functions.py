@@ -54,6 +54,17 @@ async def ask(member: str, function: str, *args: Any) -> Any:
     return await psf.current_cluster().rpc_async(member, function, args)
 
 
+@psf.remote
+async def count_on(counter: psf.RRef, n: int) -> Any:
+    """Uses a value that a third member keeps."""
+    return await counter.rpc_async().add(n)
+
+
+@psf.remote
+async def fetch(rref: psf.RRef) -> Any:
+    return await rref.to_here()
+
+
 @psf.remote(roles=("admin",))
 def for_admins() -> str:
     return "secret"
