@@ -96,7 +96,21 @@ def test_batched_calls_learn_and_are_three_times_as_many() -> None:
     assert times >= 3 and right > 0.9, output
 
 
-@pytest.mark.parametrize("name", ["text", "recommender", "batch_rpc"])
+def test_observers_elsewhere_teach_an_agent_to_balance_a_pole(tmp_path: Path) -> None:
+    output = example("cartpole", "--target=195", f"--plot={tmp_path / 'returns.png'}")
+    means = [float(mean) for mean in re.findall(r"mean of 20: ([\d.]+)", output)]
+    assert means[0] < 50 and means[-1] >= 195, output
+    assert (tmp_path / "returns.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.soak
+def test_until_it_can_do_it(tmp_path: Path) -> None:
+    first, second = (re.sub(r"[\d.]+ s$", "", example("cartpole"), flags=re.M) for _ in range(2))
+    assert float(re.findall(r"mean of 20: ([\d.]+)", first)[-1]) >= 475
+    assert first == second, "the seed decides"
+
+
+@pytest.mark.parametrize("name", ["text", "recommender", "batch_rpc", "cartpole"])
 def test_help_shows_how_to_run_it(name: str) -> None:
     command = [sys.executable, ROOT / "examples" / f"{name}.py", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=45)
