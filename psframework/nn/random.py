@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,8 @@ from psframework.autograd import Tensor
 from psframework.backend import Array
 
 _generator = np.random.default_rng()
+_unused = np.random.default_rng()
+_apart: ContextVar[np.random.Generator | None] = ContextVar("psframework_apart", default=None)
 
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a number of 64 bits of a place in its stream.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -31,9 +36,20 @@ def generator(like: Tensor | Array | None = None) -> Any:
         like: what the numbers are for; the host if None.
     """
     array = like.data if isinstance(like, Tensor) else like
+    host = _apart.get() or _generator
     if array is None or backend.xp(array) is np:
-        return _generator
-    return DeviceGenerator(_generator, array)
+        return host
+    return DeviceGenerator(host, array)
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """In this block, in this context, others' numbers are drawn: for values that are overwritten at once."""
+    token = _apart.set(_unused)
+    try:
+        yield
+    finally:
+        _apart.reset(token)
 
 
 def get_state() -> dict[str, Any]:

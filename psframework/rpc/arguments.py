@@ -99,8 +99,15 @@ def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any] | None, journey: 
 def decode_call(
     message: Value, parts: Sequence[Buffer], journey: Journey, *, views: bool = True
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, (args, kwargs); raises as `decode`."""
-    value = decode(message, parts, journey, views=views)
+    """The arguments of a call, (args, kwargs).
+
+    Raises:
+        WireError: as `decode`.
+        PermissionDenied: a Module is of a class that the peer's role may not make.
+    """
+    decoder = Decoder(message, parts, journey, views)
+    decoder.caller = journey.peer
+    value = decoder.value()
     if type(value) is tuple and len(value) == 2:
         args, kwargs = value
         if type(args) is tuple and type(kwargs) is dict and all(type(name) is str for name in kwargs):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from psframework.errors import WireError
 from psframework.proto.v1.remote_pb2 import Value
@@ -16,6 +16,9 @@ from psframework.rpc import kinds
 from psframework.rpc.journey import Journey
 from psframework.rpc.kinds import MAX_CONTAINERS, MAX_DEPTH
 from psframework.wire.memory import Buffer
+
+if TYPE_CHECKING:
+    from psframework.rpc.call import PeerInfo
 
 _UNIFORM = 8  # items from which on it pays to ask whether all are of one kind
 _COLUMNS = {kinds.REAL: "reals", kinds.INTEGER: "integers", kinds.TEXT: "texts"}
@@ -45,10 +48,13 @@ class Decoder:
         parts: the parts of its frame.
         journey: is told to passengers.
         views: large arrays are views of the parts; False copies all.
+
+    Attributes:
+        caller: who asks for what these values are for; None where we asked.
     """
 
-    __slots__ = ("_containers", "_parts", "_used", "at", "blobs", "integers", "journey", "message", "modules",
-                 "outline", "reals", "texts", "views")  # fmt: skip
+    __slots__ = ("_containers", "_parts", "_used", "at", "blobs", "caller", "integers", "journey", "message",
+                 "modules", "outline", "reals", "texts", "views")  # fmt: skip
 
     def __init__(self, message: Value, parts: Sequence[Buffer], journey: Journey, views: bool) -> None:
         self.message = message
@@ -59,6 +65,7 @@ class Decoder:
         self._parts = parts
         self._used = 0
         self._containers = 0
+        self.caller: PeerInfo | None = None
         self.modules: list[Any] = []
 
     def __getattr__(self, column: str) -> Iterator[Any]:

@@ -9,10 +9,11 @@ import numpy as np
 from psframework import backend
 from psframework.autograd import SparseRows, Tensor
 from psframework.errors import ArgumentError, NotRegistered, PsfError, WireError
-from psframework.nn import Module, Parameter
+from psframework.nn import Module, Parameter, random
 from psframework.rpc import journey as journeys
 from psframework.rpc import kinds, modules, registry
 from psframework.rpc import types as registered
+from psframework.rpc.allow import EVERYONE
 from psframework.rpc.decoder import Decoder, teach
 from psframework.rpc.readers import array_node, made
 
@@ -97,10 +98,10 @@ def _module(decoder: Decoder, depth: int) -> Module:
         raise WireError(f"{entry.name} is no Module class")
     if not isinstance(args, tuple) or not isinstance(kwargs, dict) or not all(type(k) is str for k in kwargs):
         raise WireError(f"arguments of {entry.name} that are no arguments")
-    try:
-        module: Module = entry.target(*args, **kwargs)
-    except Exception as error:
-        raise WireError(f"{entry.name} could not be made again: {type(error).__name__}: {error}") from error
+    if decoder.caller is not None:  # making one is a call of its class
+        EVERYONE.check(decoder.caller, entry.name, entry.roles)
+    with random.apart():
+        module: Module = registered.make_again(entry.name, entry.target, args, kwargs)
     if state is not None:
         modules.restore(module, state)
     decoder.modules.append(module)

@@ -13,6 +13,7 @@ from psframework.errors import ArgumentError, WireError
 from psframework.rpc.naming import class_named, kind_of, qualified_name, type_name, unreachable
 
 C = TypeVar("C", bound=type)
+M = TypeVar("M")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,14 +37,23 @@ class Record:
         if unknown := values.keys() - set(self.fields):
             raise WireError(f"{self.name} has no field {sorted(unknown)[0]!r} here: both sides must agree")
         late = self.fields[self.taken :]
-        try:
-            made: object = self.kind(**{name: value for name, value in values.items() if name not in late})
-            for name in late:
-                if name in values:
-                    object.__setattr__(made, name, values[name])
-        except Exception as error:
-            raise WireError(f"{self.name} could not be made of what arrived: {error}") from error
+        taken = {name: value for name, value in values.items() if name not in late}
+        made: object = make_again(self.name, self.kind, (), taken)
+        for name in late:
+            if name in values:
+                object.__setattr__(made, name, values[name])
         return made
+
+
+def make_again(name: str, kind: Callable[..., M], args: Sequence[Any], kwargs: Mapping[str, Any]) -> M:
+    """Calls a registered constructor for a peer; WireError if it raises."""
+    try:
+        return kind(*args, **kwargs)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit, which would end the event loop
+        why = f"{type(error).__name__}: {error}"
+        raise WireError(f"{name} could not be made again: {why}") from error
 
 
 _records: dict[type, Record] = {}
@@ -107,6 +117,7 @@ def _fields(kind: type) -> tuple[tuple[str, ...], int]:
         return (*taken, *(field.name for field in every if not field.init)), len(taken)
     if is_named_tuple(kind):
         names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+        _check_constructor(kind, names)
         return names, len(names)
     raise ArgumentError(
         f"register_type takes dataclasses, named tuples and enums, not {type_name(kind)}: "

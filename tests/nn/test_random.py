@@ -8,7 +8,7 @@ import pytest
 import psframework.nn.functional as F
 from psframework.autograd import recompute, tensor
 from psframework.nn import manual_seed
-from psframework.nn.random import DeviceGenerator, generator, get_state, set_state
+from psframework.nn.random import DeviceGenerator, apart, generator, get_state, set_state
 from psframework.testing.strict_device import strict_devices
 
 
@@ -79,3 +79,12 @@ def test_recompute_draws_the_same_mask_on_a_device(device) -> None:
     out.sum().backward()
     np.testing.assert_array_equal(device.asnumpy(x.grad), device.asnumpy(out.data))
     assert len(np.unique(device.asnumpy(x.grad))) == 2
+
+
+def test_what_is_drawn_apart_leaves_the_seed_alone() -> None:
+    manual_seed(3)
+    expected = generator().random(5)
+    manual_seed(3)
+    with apart():
+        generator().random(7)
+    np.testing.assert_array_equal(generator().random(5), expected)

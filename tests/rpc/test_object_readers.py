@@ -5,11 +5,13 @@ import sys
 import numpy as np
 import pytest
 
+import psframework as psf
 from psframework import backend, nn
-from psframework.errors import WireError
+from psframework.errors import PermissionDenied, WireError
 from psframework.proto.v1.remote_pb2 import Value
 from psframework.rpc import kinds as k
-from psframework.rpc.arguments import decode, encode
+from psframework.rpc.arguments import decode, decode_call, encode, encode_call
+from psframework.rpc.call import PeerInfo
 from psframework.rpc.journey import Journey
 from psframework.testing.strict_device import strict_devices
 
@@ -88,3 +90,41 @@ def test_a_module_on_a_device_stays_on_one():
 def test_a_device_that_is_not_here_is_the_hosts_memory():
     assert read([k.DEVICE], texts=["cpu"]) == backend.CPU
     assert read([k.DEVICE], texts=["gpu-7"]) == backend.CPU
+
+
+@psf.remote(roles=("trainer",))
+class Guarded(nn.Module):
+    """A class that only trainers may make."""
+
+    made = 0
+
+    def __init__(self):
+        Guarded.made += 1
+        if Guarded.made > 2:
+            raise SystemExit(1)
+
+
+def test_a_module_is_made_only_for_those_who_may_call_its_class():
+    def sent_by(role):
+        journey = Journey(PeerInfo("someone", role, "default", 7), outgoing=False)
+        return decode_call(message, [], journey)
+
+    message = encode_call((Guarded(),), None, Journey())
+    assert Guarded.made == 1
+    with pytest.raises(PermissionDenied, match="'stranger'"):
+        sent_by("stranger")
+    assert Guarded.made == 1
+    ((found,), _) = sent_by("trainer")
+    assert type(found) is Guarded and Guarded.made == 2
+    with pytest.raises(WireError, match="could not be made again: SystemExit"):
+        sent_by("trainer")
+
+
+def test_a_module_that_arrives_draws_no_numbers_of_this_process():
+    journey = Journey()
+    message = encode(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 3)), journey)
+    psf.manual_seed(0)
+    expected = nn.Linear(4, 4).weight.data
+    psf.manual_seed(0)
+    decode(message, journey.parts, Journey(outgoing=False))
+    np.testing.assert_array_equal(nn.Linear(4, 4).weight.data, expected)

@@ -211,3 +211,30 @@ def test_differences_between_the_sides_are_named():
 def test_enums_that_are_not_known_here(name, names):
     with pytest.raises(WireError):
         types.enum_member(name, names)
+
+
+def test_a_named_tuple_that_is_made_otherwise_says_so_when_it_is_registered():
+    class Square(namedtuple("Square", "a b")):
+        def __new__(cls, side):
+            return super().__new__(cls, side, side)
+
+    with pytest.raises(ArgumentError, match=r"'side', which is no field"):
+        register_type(name="tests.square")(Square)
+
+
+def test_whatever_a_constructor_raises_is_an_error_of_the_message():
+    @register_type(name="tests.types.leaves")
+    @dataclass
+    class Leaves:
+        code: int
+
+        def __post_init__(self):
+            if self.code:
+                raise SystemExit(self.code)
+
+    try:
+        record = types.record_of(Leaves)
+        with pytest.raises(WireError, match="could not be made again: SystemExit: 3"):
+            record.put_together({"code": 3})
+    finally:
+        types.forget("tests.types.leaves")
