@@ -6,8 +6,9 @@ import datetime
 import functools
 import math
 import zoneinfo
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from psframework.rpc.decoder import Decoder, Reader, teach
 from psframework.wire.memory import Buffer
 from psframework.wire.spec import Layout
 
+MANY: Final = 64
+"""Keys of a dict or set that may have one hash."""
+
+_SALTED: Final = {str, bytes}  # whose hashes no peer can foresee
 _ndarray = np.ndarray
 _DTYPES = [kinds.DTYPES.get(number) for number in range(256)]
 
@@ -52,7 +57,8 @@ def _large_integer(decoder: Decoder, data: Buffer, is_part: bool) -> int:
 
 def _encoded_text(decoder: Decoder, data: Buffer, is_part: bool) -> str:
     try:
-        return str(data, "utf-8", "surrogatepass")
+        # A part may be memory that the peer goes on writing to, while the text is being measured and copied.
+        return str(bytes(data) if is_part else data, "utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         raise WireError(f"a text that is no UTF-8: {error}") from None
 
@@ -125,21 +131,42 @@ def _tuple(decoder: Decoder, depth: int) -> tuple[Any, ...]:
 
 def _dict(decoder: Decoder, depth: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
-    node, inner = decoder.node, depth + 1
-    try:
-        for _ in range(decoder.begin(depth, 2)):
-            key = node(inner)
-            found[key] = node(inner)
-    except TypeError as error:
-        raise WireError(f"a key of a dict: {error}") from None
+    node, inner, count = decoder.node, depth + 1, decoder.begin(depth, 2)
+    if count > MANY:
+        items = decoder.items(2 * count, inner)
+        keys = items[::2]
+        _check_hashes(keys)
+        return made(dict, zip(keys, items[1::2]))  # type: ignore[no-any-return]
+    for _ in range(count):
+        key = node(inner)
+        item = node(inner)
+        try:
+            found[key] = item
+        except TypeError as error:
+            raise WireError(f"a key of a dict: {error}") from None
     return found
 
 
 def _set(kind: Callable[[list[Any]], Any]) -> Reader:
     def read(decoder: Decoder, depth: int) -> Any:
-        return made(kind, decoder.items(decoder.begin(depth), depth + 1))
+        items = decoder.items(decoder.begin(depth), depth + 1)
+        if len(items) > MANY:
+            _check_hashes(items)
+        return made(kind, items)
 
     return read
+
+
+def _check_hashes(keys: Sequence[Any]) -> None:
+    """Refuses keys that were chosen to have one hash, with which a dict or set takes time without end."""
+    if set(map(type, keys)) <= _SALTED:
+        return
+    try:
+        ((_, most),) = Counter(map(hash, keys)).most_common(1)
+    except TypeError as error:
+        raise WireError(f"a key of a dict or set: {error}") from None
+    if most > MANY:
+        raise WireError(f"{most} keys of a dict or set have one hash; {MANY} may")
 
 
 def _steps(kind: Any) -> Reader:

@@ -1,5 +1,8 @@
 """Nodes of each kind that do not hold what they should, and arrays of devices."""
 
+import sys
+import time
+
 import numpy as np
 import pytest
 
@@ -73,3 +76,35 @@ def test_an_array_on_a_device_goes_to_one_of_that_kind():
         np.testing.assert_array_equal(backend.asnumpy(found["a"]), np.arange(6.0).reshape(2, 3))
     found = decode(message, journey.parts, Journey(outgoing=False))
     assert isinstance(found["a"], np.ndarray) and found["t"].device == backend.CPU, "there is none here"
+
+
+SAME_HASH = [(i + 9) * sys.hash_info.modulus for i in range(20_000)]
+
+
+@pytest.mark.parametrize("kind", [k.SET, k.FROZENSET, k.DICT])
+def test_keys_that_were_chosen_to_have_one_hash_cost_no_time(kind):
+    keys = SAME_HASH if kind != k.DICT else [x for key in SAME_HASH for x in (key, key)]
+    message = encode(keys, Journey())
+    outline = bytearray(encode(SAME_HASH, Journey()).outline)
+    head = len(outline) - len(SAME_HASH)
+    message.outline = bytes([kind]) + bytes(outline[1:head]) + message.outline[-len(keys) :]
+    started = time.process_time()
+    with pytest.raises(WireError, match="have one hash"):
+        decode(message, (), Journey(outgoing=False))
+    assert time.process_time() - started < 5
+
+
+def test_large_dicts_and_sets_of_mixed_keys():
+    for value in (
+        {i * 1.5: i for i in range(500)}
+        | {str(i): i for i in range(500)}
+        | {(i, "x"): i for i in range(500)},
+        set(range(-1000, 1000)) | {None, 2.5, (1,)},
+        frozenset(map(str, range(1000))),
+    ):
+        journey = Journey()
+        found = decode(encode(value, journey), journey.parts, Journey(outgoing=False))
+        assert found == value
+        assert not isinstance(value, dict) or list(found) == list(value)
+    with pytest.raises(WireError, match="unhashable"):
+        read([k.DICT, 100, *[k.LIST, 0, k.NONE] * 100])
