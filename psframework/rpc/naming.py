@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,20 @@ def class_at(module: str, path: str) -> type | None:
     """The class at a dotted path in a module that is loaded; looks only, calls and imports nothing."""
     found: Any = loaded_module(module)
     for part in path.split("."):
-        # vars(), because a module's or a class's own __getattr__ may do anything.
-        found = None if found is None else vars(found).get(part)
-        if not inspect.isclass(found):
+        # Past its own __getattribute__, which may do anything: a lazy module would load itself.
+        held = None if found is None else _own_names(found)
+        found = None if held is None else held.get(part)
+        if not issubclass(type(found), type):  # isinstance() would ask a proxy for its __class__
             return None
     return found  # type: ignore[no-any-return]
+
+
+def _own_names(holder: Any) -> Mapping[str, Any] | None:
+    """What a module or a class holds, by name; None for what has taken a module's place and holds nothing."""
+    try:
+        return object.__getattribute__(holder, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return None
 
 
 def class_named(name: str) -> type | None:

@@ -136,7 +136,7 @@ def _register(target: object, entry: Entry) -> None:
     if not entry.name and (why := unreachable(plain)):
         raise ArgumentError(f"{plain.__qualname__} can't be registered: {why}")
     named = entry.name
-    home = qualified_name(plain) if hasattr(plain, "__qualname__") else repr(plain)
+    home = _home(plain)
     entry = replace(entry, name=named or home, kind=Kind.of(plain))
     if not named and not inspect.isclass(plain) and "." in plain.__qualname__:
         _methods[entry.name] = entry
@@ -144,6 +144,10 @@ def _register(target: object, entry: Entry) -> None:
         return
     if isinstance(target, classmethod):
         raise ArgumentError(f"{home}: a class method is called as Class.method, so it takes no name=")
+    try:
+        hash(plain)
+    except TypeError:
+        raise ArgumentError(f"{kind_of(plain)} can't be registered: it has no hash to be found by") from None
     owner = _owners.setdefault(entry.name, home)
     if owner != home:
         raise ArgumentError(f"{entry.name!r} is already registered by {owner}: give {home} another name=")
@@ -151,6 +155,13 @@ def _register(target: object, entry: Entry) -> None:
     _entries[entry.name] = entry
     _names[plain] = entry.name
     _members.cache_clear()
+
+
+def _home(plain: Any) -> str:
+    """Where something was defined, the same after a reload: an object's class, or what a partial calls."""
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    return qualified_name(plain if hasattr(plain, "__qualname__") else type(plain))
 
 
 def forget(name: str) -> None:
@@ -251,7 +262,7 @@ def _members(name: str) -> Entry | None:
         owner = class_at(function.__module__, function.__qualname__.rpartition(".")[0])
     else:
         return None
-    found = inspect.getattr_static(owner, method, None) if owner is not None else None
+    found = _attribute(owner, method) if owner is not None else None
     if not isinstance(found, staticmethod | classmethod) or method.startswith("_"):
         if inspect.isfunction(found) and not method.startswith("_"):
             raise NotRegistered(
@@ -274,7 +285,7 @@ def method_of(value: object, method: str) -> Entry:
             f"{qualified_name(type(value))} is not registered: write @psf.remote above the class to call "
             "methods of its objects"
         )
-    found = inspect.getattr_static(owner.target, method, None)
+    found = _attribute(owner.target, method)
     if method.startswith("_") or (
         not isinstance(found, staticmethod | classmethod) and not inspect.isfunction(found)
     ):
@@ -284,6 +295,11 @@ def method_of(value: object, method: str) -> Entry:
             + (f"; near it: {', '.join(near)}" if near else "")
         )
     return _bound(f"{owner.name}.{method}", getattr(value, method), found, owner)
+
+
+def _attribute(kind: Any, name: str) -> object:
+    """What a class or the nearest of its bases defines under a name, as it is; nothing of its metaclass."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def _bound(name: str, target: Any, found: Any, owner: Entry | None) -> Entry:
@@ -309,7 +325,7 @@ def public_methods(kind: Any) -> list[str]:
         name
         for name in dir(kind)
         if not name.startswith("_")
-        and isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod | type(find))
+        and isinstance(_attribute(kind, name), staticmethod | classmethod | type(find))
     )
 
 

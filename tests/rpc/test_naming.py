@@ -66,3 +66,21 @@ def test_why_something_is_unreachable():
     assert naming.unreachable(Outer) == ""
     assert "lambda" in naming.unreachable(lambda: 1)
     assert "name=" in naming.unreachable(inner)
+
+
+def test_looking_up_a_class_loads_no_lazy_module_and_asks_no_proxy(monkeypatch):
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name):
+            pytest.fail(f"{name} was asked for")
+
+    class Proxy:
+        __class__ = property(lambda self: pytest.fail("the proxy was asked for its class"))
+
+    class Slotted:
+        __slots__ = ()
+
+    module = types.ModuleType("psf_proxies")
+    module.Thing = Proxy()
+    for name, holder in {"psf_lazy": Lazy("psf_lazy"), "psf_proxies": module, "psf_slot": Slotted()}.items():
+        monkeypatch.setitem(sys.modules, name, holder)
+        assert naming.class_named(f"{name}.Thing") is None

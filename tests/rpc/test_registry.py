@@ -370,3 +370,57 @@ def test_a_reload_replaces(tmp_path, monkeypatch):
     finally:
         registry.forget("psf_reloaded.f")
         del sys.modules["psf_reloaded"]
+
+
+class Answer:
+    """An object that is called."""
+
+    def __call__(self, x):
+        return x
+
+
+@pytest.mark.parametrize("make", [Answer, lambda: functools.partial(add, 1)])
+def test_a_cell_that_registers_an_object_may_run_again(make):
+    try:
+        for _ in range(2):
+            made = remote(name="tests.registry.object")(make())
+            assert registry.find("tests.registry.object").target is made
+    finally:
+        registry.forget("tests.registry.object")
+
+
+def test_what_cannot_be_hashed_is_refused_and_leaves_no_name_behind():
+    class Equal(Answer):
+        __hash__ = None
+
+    with pytest.raises(ArgumentError, match="has no hash"):
+        remote(name="tests.registry.equal")(Equal())
+    with pytest.raises(NotRegistered):
+        registry.find("tests.registry.equal")
+
+
+class Meta(type):
+    """Its methods are the class's own business."""
+
+    def register(cls):
+        return "of the metaclass"
+
+    @staticmethod
+    def hidden():
+        return "of the metaclass"
+
+
+@remote
+class Made(metaclass=Meta):
+    def __init__(self):
+        self.register = lambda: "an attribute"
+        self.hidden = lambda: "an attribute"
+
+
+@pytest.mark.parametrize("method", ["register", "hidden", "mro"])
+def test_what_a_metaclass_defines_opens_no_way_to_attributes(method):
+    with pytest.raises(NotRegistered, match="no public method"):
+        registry.method_of(Made(), method)
+    with pytest.raises(NotRegistered, match="nothing is registered"):
+        registry.find(f"{HERE}.Made.{method}")
+    assert registry.public_methods(Made) == []
