@@ -101,8 +101,15 @@ def _dict(encoder: Encoder, value: dict[Any, Any], depth: int) -> None:
             at_key = False
             encoder.put(item, inner)
     except CannotTravel as error:
-        step = f" key {reprlib.repr(key)}" if at_key else f"[{reprlib.repr(key)}]"
-        raise seen_from(error, step, value) from None
+        text = _in_short(key)
+        raise seen_from(error, f" key {text}" if at_key else f"[{text}]", value) from None
+
+
+def _in_short(key: object) -> str:
+    try:
+        return reprlib.repr(key)
+    except ValueError:  # an integer with more digits than Python writes
+        return "..."
 
 
 def _set(kind: int) -> Writer:

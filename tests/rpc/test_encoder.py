@@ -201,3 +201,7 @@ def test_two_values_share_the_parts_of_a_frame():
     incoming = Journey(outgoing=False)
     np.testing.assert_array_equal(decode(two, journey.parts, incoming)[0], second)
     np.testing.assert_array_equal(decode(one, journey.parts, incoming)["a"], first)
+
+
+def test_a_key_with_more_digits_than_python_writes():
+    assert refused({10**5000: Thing()}).startswith("value[...]: ")
