@@ -22,7 +22,7 @@ import psframework.nn.functional as F
 from psframework import nn, optim
 
 OBSERVERS = 16
-STEPS = 64  # of each observer between two updates
+STEPS = 32  # of each observer between two updates
 
 
 class CartPole:
@@ -140,7 +140,7 @@ class Agent:
             before.reshape(-1, 2),
             *map(np.ravel, (actions, advantages, returns)),
         )
-        for _ in range(6):
+        for _ in range(10):
             for rows in np.split(self.rng.permutation(actions.size), 4):
                 self.optimizer.zero_grad()
                 self.loss(*(part[rows] for part in data)).backward()
