@@ -21,11 +21,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from psframework.backend import follow
-from psframework.errors import PsfError
+from psframework.errors import PsfError, ResourceExhausted
 
 LOOK_SECONDS: Final = 0.001
 IDLE_SECONDS: Final = 60.0
 """A thread that had nothing to do for so long ends."""
+
+SWEEP_SECONDS: Final = 0.1
+"""Calls that were cancelled while they waited are forgotten so often."""
 
 
 def default_threads() -> int:
@@ -100,6 +103,7 @@ class ThreadPool:
         self._idle: list[threading.Lock] = []  # of threads that sleep; releasing one wakes its thread
         self._busy = 0  # threads that are awake
         self._threads: set[threading.Thread] = set()
+        self._swept = 0.0
         self._look: asyncio.TimerHandle | None = None
         self._mutex = threading.Lock()
         self._closed = False
@@ -116,7 +120,7 @@ class ThreadPool:
 
     @property
     def queued(self) -> int:
-        """Calls that no thread has taken yet."""
+        """Calls that no thread has taken yet, with those that were cancelled a moment ago."""
         return len(self._queue)
 
     def waiting(self) -> Counter[str]:
@@ -144,6 +148,7 @@ class ThreadPool:
 
         Raises:
             PsfError: the pool is closed.
+            ResourceExhausted: the system has no thread for it.
         """
         if self._closed:
             raise PsfError("the thread pool is closed")
@@ -151,6 +156,9 @@ class ThreadPool:
         self._queue.append(Job(run, context or contextvars.copy_context(), future, label))
         if not self._busy:
             self._wake(1)
+            if not self._threads:
+                self._queue.pop()
+                raise ResourceExhausted("no thread can be started here: try again later")
         elif self._look is None:
             self._seen = self._started
             self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
@@ -190,8 +198,22 @@ class ThreadPool:
             return
         if self._seen == self._started:
             self._wake(waiting)
+        if (now := self._loop.time()) - self._swept > SWEEP_SECONDS:
+            self._swept = now
+            self._sweep()
         self._seen = self._started
         self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+
+    def _sweep(self) -> None:
+        """Forgets cancelled calls: behind functions that hang they would pile up, with their arguments."""
+        queue = self._queue
+        for _ in range(len(queue)):
+            try:
+                job = queue.popleft()  # threads take from here meanwhile
+            except IndexError:
+                break
+            if not job.future.cancelled():
+                queue.append(job)
 
     def _wake(self, count: int) -> None:
         with self._mutex:
@@ -204,7 +226,12 @@ class ThreadPool:
                     number = len(self._threads)
                     thread = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True)
                     self._threads.add(thread)
-                    thread.start()
+                    try:
+                        thread.start()
+                    except RuntimeError:  # the system has no more: those that are there must do
+                        self._threads.discard(thread)
+                        self._busy -= 1
+                        return
                 else:
                     return
 
@@ -255,6 +282,7 @@ class ThreadPool:
         with self._mutex:
             if gate in self._idle:
                 self._idle.remove(gate)
+                self._threads.discard(threading.current_thread())  # here: another one may take its place
                 return True
         gate.acquire()  # it was woken meanwhile
         return False

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from psframework.errors import PsfError
+from psframework.errors import PsfError, ResourceExhausted
 from psframework.rpc.pool import ThreadPool, default_threads
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")
@@ -208,3 +208,67 @@ async def test_hammering_loses_nothing(pool: ThreadPool) -> None:
         return total
 
     assert await asyncio.gather(*(client(300) for _ in range(20))) == [300 * 299 // 2] * 20
+
+
+async def test_cancelled_calls_do_not_pile_up_behind_one_that_hangs() -> None:
+    class Thing:
+        pass
+
+    pool, gate, held = ThreadPool(1), threading.Event(), []
+    hanging = pool.submit(gate.wait)
+    alive = pool.submit(lambda: "alive")
+    for _ in range(1000):
+        thing = Thing()
+        held.append(weakref.ref(thing))
+        pool.submit(functools.partial(id, thing)).cancel()
+    del thing
+    async with asyncio.timeout(5):
+        while pool.queued > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert not any(ref() for ref in held)
+    gate.set()
+    assert await hanging and await alive == "alive"
+    await pool.close()
+
+
+async def test_a_system_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool, gate, began = ThreadPool(2), threading.Event(), threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        with pytest.raises(ResourceExhausted, match="no thread"):
+            pool.submit(lambda: None)
+    assert pool.queued == 0 and pool.threads == 0
+    slow = pool.submit(lambda: began.set() or gate.wait())  # type: ignore[func-returns-value]
+    await asyncio.to_thread(began.wait)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        behind = pool.submit(lambda: "behind")
+        await asyncio.wait({behind}, timeout=0.02)
+        assert pool.threads == 1
+    assert await asyncio.wait_for(behind, 5) == "behind"
+    gate.set()
+    assert await slow
+    await pool.close(timeout=5)
+    assert pool.threads == 0
+
+
+async def test_a_call_at_the_very_moment_when_the_last_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = threading.Event()
+
+    class Slow(set[threading.Thread]):
+        def discard(self, thread: threading.Thread) -> None:
+            ending.set()
+            time.sleep(0.05)
+            super().discard(thread)
+
+    monkeypatch.setattr("psframework.rpc.pool.IDLE_SECONDS", 0.01)
+    pool = ThreadPool(1)
+    pool._threads = Slow()
+    await pool.submit(lambda: None)
+    while not ending.is_set():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(pool.submit(lambda: 1), 5) == 1
+    await pool.close()
