@@ -20,7 +20,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 @app.command(context_settings=CONTEXT)
 def serve(
     context: typer.Context,
-    service: Annotated[str, typer.Argument(help="coordinator, parameter-server; its own flags follow")],
+    service: Annotated[
+        str, typer.Argument(help="coordinator, parameter-server, worker; its own flags follow")
+    ],
 ) -> None:
     """Run one service; everything after its name is for the service.
 

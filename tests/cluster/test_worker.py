@@ -73,6 +73,23 @@ async def test_who_may_call_what(local: LocalCluster) -> None:
         assert "certificate=none" in line
 
 
+async def test_a_second_one_of_the_same_name_is_refused(local: LocalCluster) -> None:
+    """pytorch#53202: the newcomer is told who has the name; the holder is undisturbed."""
+    async with worker(local, "twin"), connect(local.address) as cluster:
+        before = await cluster.rpc_async("twin", functions.pid)
+        flags = ["--coordinator", local.address, "--name", "twin", "--join-timeout", "5"]
+        newcomer = ServiceProcess(
+            "newcomer", "services.worker", flags, environment={"PSF_TOKEN": local.token}
+        )
+        newcomer.start()
+        try:
+            with pytest.raises(PeerLost, match=r"(?s)newcomer ended with status 2.*'twin'"):
+                await newcomer.wait_serving(30, joined=True)
+        finally:
+            await newcomer.stop(5)
+        assert await cluster.rpc_async("twin", functions.pid) == before
+
+
 async def test_it_drains(local: LocalCluster) -> None:
     """SIGTERM: what runs comes to its end, what is new is refused, and surely did not run."""
     async with worker(local, "ending") as process, connect(local.address) as cluster:
