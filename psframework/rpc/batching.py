@@ -29,11 +29,24 @@ MAX_WAIT: Final = 0.002
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One call: its item, since when it waits, and where its result goes."""
+    """One call: its item, since when it waits, where its result goes, and the batches that wait for it."""
 
     item: Any
     since: float
     outcome: asyncio.Future[Any]
+    inside: frozenset[Batch] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch that runs, or has run."""
+
+    batcher: Batcher
+    over: bool = False
+
+
+# The batches that wait for what runs in this context.
+_inside: contextvars.ContextVar[frozenset[Batch]] = contextvars.ContextVar("psframework_batches")
 
 
 class Room:
@@ -91,8 +104,10 @@ class Batcher:
 
     async def call(self, owner: Sequence[Any], item: Any) -> Any:
         """The result for one item; `owner` is the object whose method it is, or empty."""
-        loop = asyncio.get_running_loop()
-        call = Waiting(item, loop.time(), loop.create_future())
+        loop, inside = asyncio.get_running_loop(), _inside.get(frozenset())
+        if any(batch.batcher is self and not batch.over for batch in inside):
+            raise ArgumentError("a batched function that awaits itself would wait for ever: split it in two")
+        call = Waiting(item, loop.time(), loop.create_future(), inside)
         self._room.add(call)
         if self._work is None:  # it ends with the last call
             self._full = asyncio.Event()
@@ -133,6 +148,8 @@ class Batcher:
 
     async def _settle(self, owner: Sequence[Any], batch: Sequence[Waiting]) -> None:
         """Runs a batch, and tells each call how it went."""
+        this = Batch(self)
+        _inside.set(frozenset({this}).union(*[call.inside for call in batch]))
         try:
             results = await self._run(*owner, [call.item for call in batch])
             outcomes = _one_each(results, len(batch))
@@ -145,6 +162,8 @@ class Batcher:
         else:
             for call, outcome in zip(batch, outcomes):
                 _tell(call.outcome, outcome)
+        finally:
+            this.over = True
 
 
 @overload
@@ -166,7 +185,7 @@ def batched(
     is raised by its own call; one that the function raises, by all. Batches of a function, or of a method of
     one object, run one after the other: plain functions in the compute thread, async ones on the loop. A
     batch that runs is left to its end, whoever is still there to hear of it. It is nobody's call in
-    particular: it has no deadline, and no `psf.current_caller()`.
+    particular: it has no deadline, and no `psf.current_caller()`. It may not await its own function.
 
     Args:
         function: takes a list of items; a method takes `self` as well.
@@ -190,7 +209,7 @@ def batched(
 def _decorate(function: Function, room: Callable[[], Room]) -> Batched:
     count = _parameters(function)
     run = function if inspect.iscoroutinefunction(function) else functools.partial(compute, function)
-    batchers: weakref.WeakKeyDictionary[Any, Batcher] = weakref.WeakKeyDictionary()
+    batchers: dict[int, Batcher] = {}  # by identity: objects may be equal, or have no hash
 
     @functools.wraps(function)
     async def call(*args: Any) -> Any:
@@ -198,13 +217,25 @@ def _decorate(function: Function, room: Callable[[], Room]) -> Batched:
             given = len(args) - count + 1
             raise ArgumentError(f"{function.__qualname__} takes one item a call, not {given}: pass a tuple")
         *owner, item = args
-        key = owner[0] if owner else function
+        key = id(owner[0]) if owner else 0
         batcher = batchers.get(key)
         if batcher is None:
+            if owner:
+                _when_gone(owner[0], functools.partial(batchers.pop, key))
             batcher = batchers[key] = Batcher(run, room())
         return await batcher.call(owner, item)
 
     return call
+
+
+def _when_gone(owner: object, forget: Callable[[], object]) -> None:
+    try:
+        weakref.finalize(owner, forget).atexit = False
+    except TypeError:
+        kind = type(owner).__qualname__
+        raise ArgumentError(
+            f"{kind} has __slots__ without '__weakref__', which batched methods need"
+        ) from None
 
 
 def _parameters(function: Function) -> int:

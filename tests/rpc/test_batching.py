@@ -5,6 +5,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -269,3 +270,66 @@ async def test_remote_calls_of_many_clients_are_one_batch() -> None:
 async def _outcomes(*calls: Any) -> list[Any]:
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     return [f"{type(o).__name__}: {o}" if isinstance(o, BaseException) else o for o in outcomes]
+
+
+@dataclass
+class Equal:
+    """All its objects are equal, and have no hash."""
+
+    @batched(max_wait=0.01)
+    async def who(self, items: list[int]) -> list[Any]:
+        return [self for _ in items]
+
+
+async def test_equal_objects_do_not_share_their_batches() -> None:
+    here, there = Equal(), Equal()
+    assert here == there
+    found = await asyncio.gather(here.who(1), there.who(2))
+    assert found[0] is here and found[1] is there
+
+
+async def test_an_object_that_can_not_be_watched_says_what_it_lacks() -> None:
+    class Slotted:
+        __slots__ = ()
+
+        @batched
+        async def same(self, items: list[int]) -> list[int]:
+            return items
+
+    with pytest.raises(ArgumentError, match="Slotted has __slots__ without '__weakref__'"):
+        await Slotted().same(1)
+
+
+@batched(max_wait=0)
+async def odd(items: list[int]) -> list[Any]:
+    return [True if item == 1 else await even(item - 1) for item in items]
+
+
+@batched(max_wait=0)
+async def even(items: list[int]) -> list[Any]:
+    return [await odd(item - 1) for item in items]
+
+
+async def test_a_function_that_awaits_itself_is_told_so() -> None:
+    later: list[asyncio.Task[Any]] = []
+
+    @batched(max_wait=0)
+    async def leaves_a_task(items: list[int]) -> list[int]:
+        if items != [2]:
+            later.append(asyncio.get_running_loop().create_task(after()))
+        return items
+
+    async def after() -> int:
+        await done.wait()
+        return int(await leaves_a_task(2))
+
+    async with asyncio.timeout(5):
+        assert await even(2) is True
+        for nested in (even(4), odd(3)):
+            with pytest.raises(ArgumentError, match="awaits itself"):
+                await nested
+        done = asyncio.Event()
+        assert await leaves_a_task(1) == 1
+        done.set()
+        assert await later[0] == 2, "that batch is over"
+        assert await even(2) is True
