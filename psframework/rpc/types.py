@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, overload
@@ -52,7 +53,7 @@ def make_again(name: str, kind: Callable[..., M], args: Sequence[Any], kwargs: M
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, which would end the event loop
-        why = f"{type(error).__name__}: {error}"
+        why = traceback.format_exception_only(error)[0].strip()  # whatever its __str__ does
         raise WireError(f"{name} could not be made again: {why}") from error
 
 

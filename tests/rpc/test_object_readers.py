@@ -18,6 +18,10 @@ from psframework.testing.strict_device import strict_devices
 F4 = k.NUMBERS[np.dtype("f4")]
 
 
+I8 = k.NUMBERS[np.dtype("i8")]
+SPARSE = [k.SPARSE_ROWS, k.ARRAY, I8, 1, 1, k.ARRAY, F4, 1, 1, k.TUPLE, 1]
+
+
 def read(outline, parts=(), **columns):
     return decode(Value(outline=bytes(outline), **columns), parts, Journey(outgoing=False))
 
@@ -38,6 +42,9 @@ def array(*shape, number=F4):
             [k.SPARSE_ROWS, *array(1), *array(), k.TUPLE, 1, k.INTEGER],
             {"blobs": [b"1234"] * 2, "integers": [3]},
         ),
+        ([*SPARSE, k.INTEGER], {"blobs": [(5).to_bytes(8, "little"), b"1234"], "integers": [5]}),
+        ([*SPARSE, k.INTEGER], {"blobs": [b"\xff" * 8, b"1234"], "integers": [5]}),
+        ([*SPARSE, k.LARGE_INTEGER], {"blobs": [bytes(8), b"1234", b"\x01" * 5000]}),
         ([k.GENERATOR, k.NONE], {}),
         ([k.GENERATOR, k.DICT, 0], {}),
         ([k.ENUM, 1], {"texts": ["os.path", "join"]}),

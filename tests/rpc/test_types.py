@@ -229,6 +229,8 @@ def test_whatever_a_constructor_raises_is_an_error_of_the_message():
         code: int
 
         def __post_init__(self):
+            if self.code == 4:
+                raise KeyError(10**5000)  # which Python does not write
             if self.code:
                 raise SystemExit(self.code)
 
@@ -236,5 +238,7 @@ def test_whatever_a_constructor_raises_is_an_error_of_the_message():
         record = types.record_of(Leaves)
         with pytest.raises(WireError, match="could not be made again: SystemExit: 3"):
             record.put_together({"code": 3})
+        with pytest.raises(WireError, match="could not be made again: KeyError: "):
+            record.put_together({"code": 4})
     finally:
         types.forget("tests.types.leaves")
