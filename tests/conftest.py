@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import threadpoolctl
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +73,13 @@ def _describe(process: psutil.Process) -> str:
         return f"process {process.pid}: {' '.join(process.cmdline())[:200]}"
     except psutil.Error:
         return f"process {process.pid}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_for_algebra():
+    """Pytest processes run beside each other: with a BLAS thread a core they would slow each other down."""
+    with threadpoolctl.threadpool_limits(1, "blas"):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
