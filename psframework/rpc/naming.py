@@ -24,7 +24,9 @@ def module_name(module: str) -> str:
     if spec is not None and spec.name not in _MAIN:  # python -m package.train
         return str(spec.name)
     file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "__main__"  # else a prompt or a notebook
+    if not file or file.startswith("<"):  # a prompt, a notebook, `python -`
+        return "__main__"
+    return Path(file).stem
 
 
 def loaded_module(name: str) -> Any:

@@ -50,6 +50,8 @@ def test_a_script_goes_by_its_file(monkeypatch):
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert naming.module_name("__main__") == "__main__"  # a prompt
+    main.__file__ = "<stdin>"
+    assert naming.module_name("__main__") == "__main__"  # python -
     main.__file__ = "/somewhere/train.py"
     assert naming.module_name("__main__") == "train"
     main.Colour = Colour
