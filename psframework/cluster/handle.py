@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from psframework.cluster.directory import Directory
 from psframework.cluster.remoting import Remoting
-from psframework.errors import ContextClosed, DeadlineExceeded, PsfError
+from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PsfError
 from psframework.membership.client import Membership
 from psframework.membership.view import Member
 from psframework.nn.module import Module
@@ -20,6 +20,7 @@ from psframework.parameter_server.partition import Partitioner
 from psframework.parameter_server.policy import Policy
 from psframework.proto.v1.remote_pb2 import DescribeReply
 from psframework.rpc.agent import Agent
+from psframework.rpc.context import runs_for_a_call
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.future import Future
 from psframework.rpc.remote_client import Function, Remote
@@ -69,7 +70,9 @@ class Cluster:
         membership.on_evicted(self.rrefs.evicted)
         remoting.cluster = self
         self._handles: list[Closable] = []
+        self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._finishing = False  # closed, but what runs here for others may still call
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self.membership.members())} members"
@@ -324,8 +327,12 @@ class Cluster:
 
     async def _finish(self, end: Deadline) -> str:
         """Waits for the calls made and served here, and lets go of all references; returns what was late."""
-        while (late := self._open_calls()) and not end.expired:  # noqa: ASYNC110 (they are of many)
-            await asyncio.sleep(_LOOK_SECONDS)
+        self._finishing = True
+        try:
+            while (late := self._open_calls()) and not end.expired:  # noqa: ASYNC110 (they are of many)
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self._finishing = False
         problems = await self.rrefs.close(end.remaining())
         if end.expired:  # else they are values that others still hold: told in the log, and nobody's fault
             late += problems
@@ -347,5 +354,10 @@ class Cluster:
                 log.warning("%s: closing %r: %s", self.name, handle, error)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if asyncio._get_running_loop() is not self._loop:
+            raise ArgumentError(
+                f"{self.name} was connected on another event loop or thread: make calls in `async def` "
+                "functions, or by asyncio.run_coroutine_threadsafe from a thread"
+            )
+        if self._closed and not (self._finishing and runs_for_a_call()):
             raise ContextClosed(f"{self.name} has left the cluster: connect again")

@@ -42,7 +42,7 @@ class Remoting:
 
     def drain(self) -> None:
         """The process is about to end: calls that come from now on are refused, those that run go on."""
-        self.executor.drain()
+        self.executor.drain(self.cluster.name if self.cluster is not None else "")
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.executor)

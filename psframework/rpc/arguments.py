@@ -14,7 +14,7 @@ to one. Smaller ones are copied, and may be written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from psframework.errors import WireError
@@ -93,7 +93,13 @@ def decode(message: Value, parts: Sequence[Buffer], journey: Journey, *, views: 
 
 def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any] | None, journey: Journey) -> Value:
     """The arguments of a call as one message; raises as `encode`."""
-    return encode((tuple(args), dict(kwargs or {})), journey, _CALL)
+    if type(args) is not tuple:
+        if not isinstance(args, Iterable) or isinstance(args, str | bytes | dict):
+            raise CannotTravel(f"args={args!r:.200}: pass a tuple, as in args=(x,)")
+        args = tuple(args)
+    if kwargs and not all(isinstance(name, str) for name in kwargs):
+        raise CannotTravel(f"kwargs={kwargs!r:.200}: a dict of names and values")
+    return encode((args, dict(kwargs or {})), journey, _CALL)
 
 
 def decode_call(

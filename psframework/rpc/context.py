@@ -46,6 +46,14 @@ class Running:
     caller: Caller
     deadline: Deadline
 
+    def over(self) -> None:
+        """The function has ended. Tasks that it left behind go on for no call, so none bounds theirs.
+
+        One that ended because nobody waits any more bounds them all the same: they were part of that work.
+        """
+        if not self.deadline.expired:
+            self.deadline = Deadline.NEVER
+
 
 _running: ContextVar[Running | None] = ContextVar("psframework_running", default=None)
 
@@ -70,6 +78,11 @@ def current_caller() -> Caller:
     if running is None:
         raise ArgumentError("no remote function runs here: ask inside a function that a peer has called")
     return running.caller
+
+
+def runs_for_a_call() -> bool:
+    """Whether the code at hand runs in a function that a peer has called."""
+    return _running.get() is not None
 
 
 def running_deadline() -> Deadline:

@@ -206,7 +206,9 @@ class Errand:
 
     def fail(self, error: PsfError) -> None:
         """It can't be sent, or not again."""
-        maybe = self.error is not None and isinstance(self.error, PeerLost) and self.error.may_have_run
+        maybe = isinstance(self.error, PeerLost) and self.error.may_have_run
+        if maybe and isinstance(error, PeerLost):
+            error.may_have_run = True  # it was sent once, whatever became of the next attempt
         self._end(Outcome.UNKNOWN if maybe else Outcome.REFUSED)
         self._fail(error)
 

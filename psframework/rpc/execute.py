@@ -31,6 +31,7 @@ from psframework.wire.memory import available_memory
 log = logging.getLogger("psframework.rpc")
 
 SOONEST, LATEST = 0.05, 5.0
+CLOSE_SECONDS: Final = 1.0  # for functions that run in threads when the process leaves; none can be stopped
 MOST_NAMES: Final = 4096
 _END: Final = object()
 
@@ -94,6 +95,7 @@ class Executor:
         self._enter = enter
         self._rules = rules
         self._draining = False
+        self._name = ""
         self._max_bytes = available_memory() // 2 if options.max_bytes is None else options.max_bytes
         self._stats: dict[str, FunctionStats] = {}
         self._bytes = 0
@@ -125,11 +127,15 @@ class Executor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._pool is not None:
-            await self._pool.close()
+            await self._pool.close(CLOSE_SECONDS)
 
-    def drain(self) -> None:
-        """The process is about to end: refuses what comes from now on, while what runs goes on."""
-        self._draining = True
+    def drain(self, name: str = "") -> None:
+        """The process is about to end: refuses what comes from now on, while what runs goes on.
+
+        Args:
+            name: of this process, for the callers.
+        """
+        self._draining, self._name = True, name
 
     # Before a call
 
@@ -162,7 +168,8 @@ class Executor:
         """
         if self._draining:
             self._of(entry.name).refused += 1
-            raise PeerLost("this process is ending: call another one, or again later", may_have_run=False)
+            text = f"{self._name or 'this process'} is ending: call another one, or again later"
+            raise PeerLost(text, peer=self._name, reason="closed", may_have_run=False)
         too_large = self._bytes and self._bytes + nbytes > self._max_bytes
         if self._running >= self._options.max_calls or too_large:
             full = ResourceExhausted(
@@ -210,6 +217,8 @@ class Executor:
             if may_be_raised(error):
                 raise
             raise users_error(error) from None
+        finally:
+            running.over()
 
     async def iterate(
         self, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any], running: Running
@@ -236,6 +245,8 @@ class Executor:
             if may_be_raised(error):
                 raise
             raise users_error(error) from None
+        finally:
+            running.over()
 
     # Figures
 

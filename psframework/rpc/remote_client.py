@@ -38,9 +38,9 @@ def _pack(
     message = arguments.encode_call(*call, journey)
     try:
         return InvokeRequest(function=function, arguments=message, metadata=metadata)
-    except BaseException:  # metadata that is none: what rides in the arguments stays here
+    except Exception as error:  # what rides in the arguments stays here
         journey.end(Outcome.REFUSED)
-        raise
+        raise ArgumentError(f"metadata={metadata!r:.200}: a dict of str to str ({error})") from None
 
 
 def _is_idempotent(request: InvokeRequest) -> bool:
@@ -128,9 +128,11 @@ class Remote:
             The results, in the order of `to`, once all have ended. If some fail, the error of the first of
             them in that order is raised; its notes tell of the others. Cancelling it cancels all.
         """
+        if isinstance(to, str):
+            raise ArgumentError(f"rpc_all to {to!r}: pass several members, or call one with rpc_async")
         members = list(to)
-        calls = [self.rpc_async(member, fn, args, kwargs, timeout, metadata) for member in members]
         names = [target(member)[0] for member in members]
+        calls = [self.rpc_async(member, fn, args, kwargs, timeout, metadata) for member in members]
         return gather(calls, names, return_exceptions=return_exceptions)
 
     def rpc_stream(
@@ -195,13 +197,20 @@ def target(to: Any) -> tuple[str, int | None]:
 
 def deadline(timeout: float | None) -> Deadline:
     """The deadline of a call that is made here and now."""
-    if timeout is not None and not (0 <= timeout < math.inf):
-        raise ArgumentError(f"timeout={timeout}: seconds, 0 for no limit, or None for {DEFAULT_SECONDS:g}")
+    if timeout is not None and not _is_duration(timeout):
+        raise ArgumentError(f"timeout={timeout!r}: seconds, 0 for no limit, or None for {DEFAULT_SECONDS:g}")
     inherited = running_deadline()
     if timeout == 0:
         return inherited
     own = Deadline.after(DEFAULT_SECONDS if timeout is None else timeout)
     return own if inherited is Deadline.NEVER or own < inherited else inherited
+
+
+def _is_duration(timeout: Any) -> bool:
+    try:
+        return bool(0 <= timeout < math.inf)
+    except TypeError:
+        return False
 
 
 def gather(

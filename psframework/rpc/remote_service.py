@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -99,10 +100,13 @@ class RemoteService:
         executor = self.executor
         entry = executor.allow(request.call.function, call.peer)
         admission = executor.admit(entry, call.peer, sum(call.payload.sizes))
-        parts = await call.payload.whole() if call.payload.sizes else []
-        args, kwargs, waiting = take_arguments(request.call, parts, call)
-        if waiting is not None:
-            await waiting
+        with ExitStack() as unless_opened:
+            unless_opened.enter_context(admission)
+            parts = await call.payload.whole() if call.payload.sizes else []
+            args, kwargs, waiting = take_arguments(request.call, parts, call)
+            if waiting is not None:
+                await waiting
+            unless_opened.pop_all()  # the generator leaves it
         inherited = Deadline.after(request.timeout_us * 1e-6) if request.timeout_us else Deadline.NEVER
         running = Running(caller_of(request.call, call), inherited)
         items = executor.iterate(entry, args, kwargs, running)

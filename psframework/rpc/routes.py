@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from psframework.errors import PeerLost, PsfError
+from psframework.errors import DeadlineExceeded, PeerLost, PsfError
 from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
+from psframework.rpc.deadline import Deadline
 from psframework.rpc.errand import Callee, Errand
 from psframework.rpc.loopback import Loopback
 
@@ -181,7 +182,7 @@ class Routes:
                     reason="refused",
                     may_have_run=False,
                 )
-            latest = max((e.deadline for e in self._opening[name] if not e.done()), default=None)
+            latest = self._latest(name)
             if latest is None:
                 raise _closed(name)
             try:
@@ -192,9 +193,15 @@ class Routes:
                     incarnation=address.incarnation,
                     deadline=latest,
                 )
-            except PeerLost:
-                if latest.expired or self._agent.closed or not self._moved(name, address):
+            except (PeerLost, DeadlineExceeded):
+                later = self._latest(name)
+                given_up_early = latest.expired and later is not None and later > latest
+                if self._agent.closed or not (given_up_early or self._moved(name, address)):
                     raise
+
+    def _latest(self, name: str) -> Deadline | None:
+        """The last deadline of what waits for a session, now: more may come. None if nothing does."""
+        return max((e.deadline for e in self._opening[name] if not e.done()), default=None)
 
     def _moved(self, name: str, address: Address) -> bool:
         """Whether the member has begun another life meanwhile."""

@@ -116,6 +116,8 @@ def error_to_detail(error: BaseException, *, limit: int = STREAM_TEXT) -> ErrorD
         limit: longest text, in bytes of UTF-8; longer ones keep their end, where Python tells what happened.
     """
     row = _row(type(error))
+    if row is not None and row.error is PsfError and type(error) is not PsfError:
+        row = None  # one that a user derived: it keeps its name
     if isinstance(error, RemoteError):
         base = _builtin_base(type(error))
         detail = ErrorDetail(type=error.type_name or "RemoteError", message=_cut(error.message, limit))
@@ -125,6 +127,8 @@ def error_to_detail(error: BaseException, *, limit: int = STREAM_TEXT) -> ErrorD
         detail = ErrorDetail(type=row.error.__name__, message=_cut(text_of(error), limit))
         for name, _ in row.fields:
             detail.fields[name] = json.dumps(getattr(error, name))
+        base = _builtin_base(type(error), row.error)  # what it is besides
+        detail.builtin_base = base.__name__ if base else ""
     else:
         base = _builtin_base(type(error))
         detail = ErrorDetail(type=_type_name(type(error)), message=_cut(text_of(error), limit))
@@ -142,7 +146,7 @@ def detail_to_error(detail: ErrorDetail) -> PsfError:
         )
         remote.untouched = detail.untouched
         return remote
-    error = row.error(detail.message)
+    error = _also(detail.type, detail.builtin_base)(detail.message)
     error.untouched = detail.untouched
     for name, kind in row.fields:
         value = _field(detail.fields.get(name, ""), kind)
@@ -250,9 +254,27 @@ def _remote_error(builtin_base: str) -> type[RemoteError]:
     return RemoteError
 
 
-def _builtin_base(error_type: type[BaseException]) -> type[BaseException] | None:
+@lru_cache(maxsize=256)
+def _also(name: str, builtin_base: str) -> type[PsfError]:
+    """A class of the table that is a built-in exception too, if Python can build that."""
+    error = BY_NAME[name].error
+    base = getattr(builtins, builtin_base, None)
+    if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(base, _NEVER_REBUILT):
+        return error
+    try:
+        made = type(name, (error, base), {"__str__": Exception.__str__})
+        made("probe")
+    except TypeError:
+        return error
+    return cast(type[PsfError], made)
+
+
+def _builtin_base(
+    error_type: type[BaseException], known: type[BaseException] = Exception
+) -> type[BaseException] | None:
+    """The first built-in exception that a class derives from, and `known` does not."""
     for base in error_type.__mro__:
-        if base.__module__ == "builtins" and base not in (Exception, BaseException, object):
+        if base.__module__ == "builtins" and not issubclass(known, base) and base is not BaseException:
             return base
     return None
 

@@ -102,7 +102,7 @@ class Stream:
         return items, self._ended and self._error is None
 
     def close(self) -> None:
-        """Ends the generator; what it produced is dropped."""
+        """Ends the generator, also one that pays no heed to being cancelled; what it produced is dropped."""
         # A task that is cancelled before its first step never runs at all, so its admission would stay.
         self._unwanted = True
         if self._began and self.task is not None:
@@ -111,6 +111,9 @@ class Stream:
         self._ready.clear()
 
     async def _put(self, packed: Packed) -> None:
+        if self._unwanted:  # its generator went on all the same
+            refuse([packed])
+            raise asyncio.CancelledError
         value, parts, _ = packed
         self._ready.append(packed)
         self._bytes += ITEM_BYTES + value.ByteSize() + sum(map(len, parts))
@@ -131,6 +134,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._streams: dict[int, tuple[object, Stream]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()  # also of closed ones, which may take a while to end
         self._last = 0
 
     def __len__(self) -> int:
@@ -142,6 +146,8 @@ class Streams:
         number = self._last
         self._streams[number] = owner, stream
         stream.task = asyncio.get_running_loop().create_task(work(stream), name=f"psf-stream-{number}")
+        self._tasks.add(stream.task)
+        stream.task.add_done_callback(self._tasks.discard)
         return number
 
     def find(self, owner: object, number: int) -> Stream:
@@ -166,9 +172,6 @@ class Streams:
 
     async def end(self) -> None:
         """The process ends: all generators are finalized."""
-        streams = [stream for _, stream in self._streams.values()]
-        self._streams.clear()
-        for stream in streams:
-            stream.close()
-        tasks = [stream.task for stream in streams if stream.task is not None]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for owner, _ in list(self._streams.values()):
+            self.close_all_of(owner)
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -13,7 +13,7 @@ import remote_functions as functions
 from psframework.cluster.connect import connect
 from psframework.cluster.handle import Cluster
 from psframework.cluster.local import LocalCluster, local_cluster
-from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost, RendezvousTimeout
+from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PeerLost, RendezvousTimeout
 from psframework.nn import Linear
 from psframework.optim import SGD
 from psframework.parameter_server.policy import ASP
@@ -118,6 +118,27 @@ async def test_and_for_those_that_it_serves(workers: LocalCluster) -> None:
             await asyncio.sleep(0.01)
         await asked.shutdown()
         assert await served == "slept"
+
+
+async def test_what_it_serves_meanwhile_may_go_on_calling(workers: LocalCluster) -> None:
+    async with connect(workers.address) as asking, connect(workers.address, name="asked-often") as asked:
+        served = asking.rpc_async("asked-often", functions.ask_often, ("worker-0", 10))
+        await asked.rpc_async("worker-0", functions.pid)
+        while not any(peer.statistics()["served"] for peer in asked.agent.peers):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        ending = asyncio.create_task(asked.shutdown())
+        await asyncio.sleep(0)
+        with pytest.raises(ContextClosed):  # others may not
+            asked.rpc_async("worker-0", functions.pid)
+        assert await served == 10
+        await ending
+
+
+async def test_calls_are_made_on_the_loop(cluster: Cluster) -> None:
+    with pytest.raises(ArgumentError, match="async def"):
+        await cluster.rpc_async("worker-0", functions.ask_from_a_thread)
+    with pytest.raises(ArgumentError, match="run_coroutine_threadsafe"):
+        await asyncio.to_thread(cluster.rpc_async, "worker-0", functions.pid)
 
 
 async def test_every_pending_call_ends_when_nobody_waits(cluster: Cluster) -> None:

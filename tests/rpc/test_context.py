@@ -24,3 +24,12 @@ def test_inside_and_outside() -> None:
 
     contextvars.copy_context().run(inside)
     assert running_deadline() is Deadline.NEVER
+
+
+def test_what_a_function_leaves_behind_is_bound_no_more() -> None:
+    caller = Caller(PeerInfo("ann", "trainer", "job", 1))
+    running, late = Running(caller, Deadline.after(5)), Running(caller, Deadline.after(0))
+    for each in (running, late):
+        each.over()
+    assert running.deadline is Deadline.NEVER
+    assert late.deadline.expired

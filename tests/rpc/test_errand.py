@@ -168,7 +168,10 @@ async def test_what_may_be_sent_again() -> None:
             assert [list(each) for each in callee.parts] == [list(parts)] * 2
             errand.fail(lost(False))
             assert errand.journey.outcome is (Outcome.UNKNOWN if error.may_have_run else Outcome.REFUSED)
-        errand.future.exception()
+        failure = errand.future.exception() if errand.future.done() else None
+        if again:
+            assert isinstance(failure, PeerLost)
+            assert failure.may_have_run is error.may_have_run  # of any attempt, not of the last one
 
 
 async def test_what_came_with_a_reply_takes_its_place_first() -> None:

@@ -3,12 +3,21 @@
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from psframework.errors import NotRegistered, PermissionDenied, PsfError, RemoteError, ResourceExhausted
+from psframework.errors import (
+    NotRegistered,
+    PeerLost,
+    PermissionDenied,
+    PsfError,
+    RemoteError,
+    ResourceExhausted,
+)
 from psframework.rpc.allow import AllowList
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.context import Caller, Running, current_caller
@@ -136,3 +145,18 @@ async def test_what_a_generator_raises(executor: Executor) -> None:
     assert await anext(items) == 1
     with pytest.raises(RemoteError, match="SystemExit: 3"):
         await anext(items)
+
+
+async def test_who_is_ending_says_its_name(executor: Executor) -> None:
+    executor.drain("bob")
+    with pytest.raises(PeerLost, match="bob is ending") as lost:
+        executor.admit(entry(void), PEER)
+    assert (lost.value.peer, lost.value.may_have_run) == ("bob", False)
+
+
+async def test_leaving_does_not_wait_for_functions_that_can_not_be_stopped() -> None:
+    gate, began = threading.Event(), time.monotonic()
+    async with Executor(ExecuteOptions(threads=1)) as executor:
+        executor.pool.submit(partial(gate.wait, 30))
+    assert time.monotonic() - began < 5
+    gate.set()

@@ -26,6 +26,7 @@ from psframework.errors import (
     ResourceExhausted,
 )
 from psframework.rpc.call import PeerInfo
+from psframework.rpc.deadline import Deadline
 from psframework.rpc.execute import ExecuteOptions
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.remote_client import Remote
@@ -84,8 +85,24 @@ async def test_what_can_not_be_called(pair: tuple[Remote, Worker]) -> None:
         await remote.rpc_async("bob", called.count, (3,))
     with pytest.raises(PeerLost, match="no member carl"):
         await remote.rpc_async("carl", called.add, (1, 2))
-    with pytest.raises(ArgumentError, match="timeout"):
-        remote.rpc_async("bob", called.add, (1, 2), timeout=-1)
+    for timeout in (-1, "5", float("nan"), float("inf")):
+        with pytest.raises(ArgumentError, match="timeout"):
+            remote.rpc_async("bob", called.add, (1, 2), timeout=timeout)
+    for args in (5, "ab", None, {"x": 1}):
+        with pytest.raises(TypeError, match=r"pass a tuple, as in args=\(x,\)"):
+            remote.rpc_async("bob", called.add, args)
+    with pytest.raises(TypeError, match=r"kwargs=.*names"):
+        remote.rpc_async("bob", called.add, (), {1: 2})
+    with pytest.raises(ArgumentError, match=r"metadata=.*dict of str to str"):
+        remote.rpc_async("bob", called.add, (1, 2), metadata={"a": 1})
+    assert not remote.outstanding()
+
+
+async def test_results_that_can_not_travel_are_type_errors(pair: tuple[Remote, Worker]) -> None:
+    remote, _ = pair
+    for to in ("bob", "ann"):
+        with pytest.raises(TypeError, match=r"the result\['lock'\]\[0\]: _thread.lock can't travel"):
+            await remote.rpc_async(to, called.unsendable)
 
 
 async def test_calls_before_the_first_await_run_together_and_in_order(crew: Crew) -> None:
@@ -218,6 +235,16 @@ async def test_many_members_at_once(crew: Crew) -> None:
     await until(lambda: len(called.cancelled) == 3)
 
 
+async def test_many_members_are_checked_before_one_is_called(pair: tuple[Remote, Worker]) -> None:
+    remote, _ = pair
+    called.ran.clear()
+    with pytest.raises(ArgumentError, match="several members"):
+        remote.rpc_all("bob", called.add, (1, 2))
+    with pytest.raises(ArgumentError, match="no member"):
+        remote.rpc_all(["bob", 5], called.add, (1, 2))
+    assert not remote.outstanding()
+
+
 async def test_a_future_can_be_awaited_again_and_cancelled(pair: tuple[Remote, Worker]) -> None:
     remote, bob = pair
     future = remote.rpc_async("bob", called.add, (1, 2))
@@ -296,6 +323,18 @@ async def test_nested_calls_inherit_what_is_left(crew: Crew) -> None:
     assert len(lefts) == 3 and 5 >= lefts[0] >= lefts[1] >= lefts[2] > 0
     lefts = await ann.remote.rpc_async("bob", called.time_left, (["carl"],), timeout=0)
     assert lefts[0] == float("inf") and 50 < lefts[1] <= 60
+
+
+async def test_a_task_that_outlives_the_function_outlives_its_deadline_too(crew: Crew) -> None:
+    ann = await crew.hire("ann")
+    await crew.hire("bob")
+    called.left_behind.clear()
+    deadline = Deadline.after(0.5)
+    for to in ("bob", "ann"):
+        await ann.remote.rpc_async(to, called.leave_a_task, ("ann",), timeout=deadline.remaining())
+    await until(lambda: deadline.expired)
+    called.gate.set()
+    assert await asyncio.gather(*called.left_behind) == [3, 3]
 
 
 async def test_nesting_to_depth_64_needs_one_thread_a_side(crew: Crew) -> None:

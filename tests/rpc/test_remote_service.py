@@ -17,6 +17,7 @@ from psframework.proto.v1.remote_pb2 import (
     InvokeRequest,
     NextItemsReply,
     NextItemsRequest,
+    OpenStreamReply,
     OpenStreamRequest,
     Value,
 )
@@ -65,6 +66,17 @@ async def test_arguments_that_are_none(crew: Crew, value: Value) -> None:
     with pytest.raises(WireError):
         await ask(crew, "Invoke", InvokeRequest(function="called.add", arguments=value), InvokeReply)
     assert called.ran == [(1, 2)]
+
+
+async def test_a_stream_that_is_not_opened_is_counted_out(crew: Crew) -> None:
+    ann, bob = await crew.hire("ann"), await crew.hire("bob")
+    await ann.remote.rpc_async("bob", called.add, (1, 2))
+    peer = ann.agent.peer_for("bob")
+    assert peer is not None
+    request = OpenStreamRequest(call=InvokeRequest(function="called.count", arguments=Value()))
+    with pytest.raises(WireError):
+        await peer.call(f"/{SERVICE}/OpenStream", request, OpenStreamReply, deadline=Deadline.after(DEADLINE))
+    assert bob.service.executor.running == 0
 
 
 async def test_streams_of_others_are_out_of_reach(crew: Crew) -> None:

@@ -94,6 +94,13 @@ async def test_leaving_the_loop_closes_the_generator(
     await until(lambda: not remote.outstanding() and bob.service.executor.running == 0)
 
 
+async def test_a_generator_that_will_not_be_cancelled_is_closed(pair: tuple[Remote, Worker]) -> None:
+    remote, bob = pair
+    async with remote.rpc_stream("bob", called.stubborn) as stream:
+        assert await anext(stream) == 0
+    await until(lambda: called.closed == ["stubborn"] and bob.service.executor.running == 0)
+
+
 async def test_whoever_stops_waiting_may_go_on(pair: tuple[Remote, Worker]) -> None:
     remote, _ = pair
     stream = remote.rpc_stream("bob", called.tick, (0.02,))

@@ -46,6 +46,23 @@ async def test_what_waits_has_its_own_deadline_and_can_be_cancelled(crew: Crew) 
     assert lost.value.reason == "lease" and not lost.value.may_have_run
 
 
+async def test_an_early_deadline_does_not_end_what_may_wait_longer(crew: Crew) -> None:
+    ann, _ = await crew.hire("ann"), await crew.hire("bob")
+    there = crew.book.known["bob"]
+    with socket.socket() as silent:  # takes connections, and says nothing
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        crew.book.known["bob"] = Address([address], there.role, there.incarnation)
+        short = ann.remote.rpc_async("bob", called.add, (1, 2), timeout=0.2)
+        await asyncio.sleep(0.05)
+        long = ann.remote.rpc_async("bob", called.add, (1, 2), timeout=20)
+        crew.book.known["bob"] = there
+        with pytest.raises(DeadlineExceeded):
+            await short
+        assert await long == 3
+
+
 async def test_a_member_that_began_another_life_is_found_again(crew: Crew) -> None:
     ann, bob = await crew.hire("ann"), await crew.hire("bob")
     await ann.remote.rpc_async("bob", called.add, (1, 2))

@@ -129,6 +129,34 @@ def test_a_subclass_travels_as_the_class_that_callers_catch():
     assert status.status_code(Fenced("x")) is grpc.StatusCode.ABORTED
 
 
+class Mine(PsfError, KeyError):
+    pass
+
+
+def test_what_users_derive_from_the_root_keeps_its_name():
+    arrived = travel(Mine("x"))
+    assert isinstance(arrived, RemoteError) and isinstance(arrived, KeyError)
+    assert arrived.type_name.endswith("test_status.Mine")
+
+
+def test_a_class_of_ours_that_is_a_builtin_exception_besides_stays_both():
+    class Both(errors.ArgumentError, TypeError):
+        pass
+
+    class Keyed(errors.PeerLost, KeyError):
+        pass
+
+    arrived = travel(travel(Both("x")))
+    assert isinstance(arrived, errors.ArgumentError) and isinstance(arrived, TypeError)
+    assert str(arrived) == "x" and type(travel(errors.ArgumentError("x"))) is errors.ArgumentError
+    lost = travel(PeerLost("x", peer="bob", reason="lease", may_have_run=False))
+    assert type(lost) is PeerLost and (lost.peer, lost.reason, lost.may_have_run) == ("bob", "lease", False)
+    assert isinstance(travel(Keyed("x", peer="bob")), PeerLost)
+    for name in ("StopIteration", "SystemExit", "eval", "no", "UnicodeDecodeError"):
+        hostile = ErrorDetail(type="ArgumentError", message="m", builtin_base=name)
+        assert isinstance(status.detail_to_error(hostile), errors.ArgumentError)
+
+
 def test_unknown_types_and_hostile_names_become_remote_errors():
     for name in ("NoSuchError", "os.system", "", "Row", "object"):
         arrived = status.detail_to_error(ErrorDetail(type=name, message="m", builtin_base=name or "eval"))

@@ -1,6 +1,7 @@
 """Functions that tests of remote calls call; importable by the members, in whichever process."""
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import threading
@@ -225,3 +226,38 @@ async def give_and_change() -> Any:
     """Gives an array away and changes it right after."""
     asyncio.get_running_loop().call_later(0.001, kept.__iadd__, 1.0)
     return kept
+
+
+left_behind: list["asyncio.Task[Any]"] = []
+
+
+@remote
+async def leave_a_task(member_name: str) -> None:
+    """Starts a task that calls a member once the gate is open, and returns."""
+    me = remotes[current_member()]
+
+    async def work() -> Any:
+        while not gate.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        return await me.rpc_async(member_name, add, (1, 2))
+
+    left_behind.append(asyncio.create_task(work()))
+
+
+@remote
+async def stubborn() -> AsyncIterator[int]:
+    """A generator that goes on when it is cancelled."""
+    index = 0
+    try:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.001)
+            yield index
+            index += 1
+    finally:
+        closed.append("stubborn")
+
+
+@remote
+def unsendable() -> Any:
+    return {"lock": [threading.Lock()]}

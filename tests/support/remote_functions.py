@@ -97,3 +97,16 @@ class Counter:
     @staticmethod
     def zero() -> int:
         return 0
+
+
+@psf.remote
+async def ask_often(member: str, times: int) -> int:
+    """Calls a member again and again; each call takes a moment."""
+    for _ in range(times):
+        await psf.current_cluster().rpc_async(member, sleep, (0.02,))
+    return times
+
+
+@psf.remote
+def ask_from_a_thread() -> Any:
+    return psf.current_cluster().rpc_async("worker-0", pid)
