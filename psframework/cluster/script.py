@@ -31,12 +31,17 @@ def calling_script() -> str | None:
     """The module by which other processes can import what runs here; None at a prompt or in a notebook.
 
     The main files of packages (`__main__.py`) are not imported, since most run without a guard.
+
+    Raises:
+        ConfigurationError: it can't be imported.
     """
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is None and (file is None or Path(file).suffix != ".py"):
         return None
     name = module_name("__main__")
+    if spec is None and "." in name:
+        raise ConfigurationError(f"workers import {file}, and no module has a dot in its name: rename it")
     return None if name.rpartition(".")[2] == "__main__" else name
 
 

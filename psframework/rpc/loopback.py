@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from google.protobuf.message import Message
 
-from psframework.errors import DeadlineExceeded, PeerLost, PsfError
+from psframework.errors import DeadlineExceeded, PeerLost, PsfError, ResourceExhausted
 from psframework.rpc.adapter import gather_parts
 from psframework.rpc.call import NO_PAYLOAD, Call, Incoming, PeerInfo
 from psframework.rpc.calls import Answer
@@ -24,18 +24,20 @@ from psframework.wire.lanes import Lane
 from psframework.wire.memory import Buffer, copy_into, empty
 
 M = TypeVar("M", bound=Message)
+CLOSE_SECONDS = 1.0
 CANCELLED = "cancelled: the deadline passed, or the caller gave up"
 
 
 class LocalCall:
     """One call of a process to itself."""
 
-    __slots__ = ("answer", "began", "call", "method", "number", "task", "timer")
+    __slots__ = ("answer", "began", "call", "method", "nbytes", "number", "task", "timer")
 
     def __init__(self, method: str, answer: Answer, call: Call) -> None:
         self.method = method
         self.answer = answer
         self.call = call
+        self.nbytes = sum(call.payload.sizes)
         self.number = 1
         self.began = False
         self.task: asyncio.Task[None] | None = None
@@ -48,17 +50,21 @@ class Loopback:
     Args:
         info: who this process is.
         methods: what may be called.
+        backlog_bytes: most bytes of copied arguments at once, as for calls to others.
 
     Attributes:
         info: who this process is.
         lanes: none.
         lost: why there are no more calls; None until `close`.
+        kept: bytes of arguments that were copied for calls that have not ended.
     """
 
     lanes: frozenset[Lane] = frozenset()
 
-    def __init__(self, info: PeerInfo, methods: MethodTable) -> None:
+    def __init__(self, info: PeerInfo, methods: MethodTable, backlog_bytes: int) -> None:
         self.info = info
+        self.kept = 0
+        self._limit = backlog_bytes
         self.lost: PeerLost | None = None
         self._methods = methods
         self._open: set[LocalCall] = set()
@@ -84,8 +90,7 @@ class Loopback:
             raise DeadlineExceeded(f"the deadline passed before {method} was called")
         found, _ = self._methods.find(method)
         authorize(self.info, found.roles, method)
-        copies = [memoryview(_copy(view)) for view in byte_views(parts)]
-        payload = Incoming([len(copy) for copy in copies], copies) if copies else NO_PAYLOAD
+        payload = self._payload(byte_views(parts)) if parts else NO_PAYLOAD
         call = Call(self.info, deadline, payload, caller=cast(Peer, self))
         local = LocalCall(method, answer, call)
         message = found.request_type.FromString(request.SerializeToString())
@@ -96,6 +101,7 @@ class Loopback:
         if seconds is not None:
             local.timer = loop.call_later(seconds, self._expire, local)
         self._open.add(local)
+        self.kept += local.nbytes
         return local
 
     def abandon(self, local: LocalCall) -> None:
@@ -135,7 +141,7 @@ class Loopback:
             raise
 
     async def close(self) -> None:
-        """Ends all calls, with PeerLost, and waits for their handlers."""
+        """Ends all calls, with PeerLost, and waits for their handlers; not long for those that go on."""
         text = f"{self.info.name} ended its connections before it answered itself"
         self.lost = PeerLost(text, peer=self.info.name, reason="closed", may_have_run=True)
         open_calls = list(self._open)
@@ -144,10 +150,21 @@ class Loopback:
             self._fail(local, PeerLost(text, peer=self.info.name, reason="closed", may_have_run=True))
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
         mourners, self._mourners = self._mourners, {}
         for mourner in mourners.values():
             mourner()
+
+    def _payload(self, views: Sequence[memoryview]) -> Incoming:
+        if self.kept and self.kept + sum(map(len, views)) > self._limit:
+            raise ResourceExhausted(
+                f"{self.kept} bytes of this process's calls to itself are kept, and {self._limit} may: await "
+                "some of them before making more",
+                retry_after=0.1,
+            )
+        copies = [memoryview(_copy(view)) for view in views]
+        return Incoming([len(copy) for copy in copies], copies)
 
     async def _run(self, local: LocalCall, handler: Handler, message: Message) -> None:
         call = local.call
@@ -180,7 +197,9 @@ class Loopback:
             local.answer.set_exception(error)
 
     def _end(self, local: LocalCall) -> None:
-        self._open.discard(local)
+        if local in self._open:
+            self._open.remove(local)
+            self.kept -= local.nbytes
         local.task = None
         if local.timer is not None:
             local.timer.cancel()

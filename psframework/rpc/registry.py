@@ -345,8 +345,14 @@ def _missing(name: str) -> Entry:
     text = f"nothing is registered here as {name!r}"
     if near:
         raise NotRegistered(f"{text}; near it: {', '.join(near[:3])}")
-    hint = f": import its module here (psf serve worker --import {module})" if module else ""
-    raise NotRegistered(text + hint)
+    if name.startswith("__main__."):
+        text += (
+            ": what is made at a prompt, in a notebook or by `python -c` is known only there. Move it to a "
+            "module, a .py file, and have workers import that: local_cluster(imports=[...]), --import"
+        )
+    elif module:
+        text += f": import its module here (psf serve worker --import {module}, local_cluster(imports=[...]))"
+    raise NotRegistered(text)
 
 
 # nn and F

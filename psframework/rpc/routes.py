@@ -50,7 +50,7 @@ class Routes:
     def __init__(self, agent: Agent, directory: Directory) -> None:
         self._agent = agent
         self._directory = directory
-        self.loopback = Loopback(agent.identity, agent.methods)
+        self.loopback = Loopback(agent.identity, agent.methods, agent.options.backlog_bytes)
         self._known: dict[str, Callee] = {}
         self._opening: dict[str, list[Errand]] = {}
         self._open: dict[Errand, None] = {}

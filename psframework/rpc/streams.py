@@ -24,6 +24,7 @@ log = logging.getLogger("psframework.rpc")
 MOST_ITEMS: Final = 256
 MOST_BYTES: Final = 4 << 20
 ITEM_BYTES: Final = 256
+END_SECONDS: Final = 1.0  # for generators that pay no heed to being cancelled, when the process leaves
 
 Packed = tuple[Value, list[Buffer], Journey]
 
@@ -174,4 +175,5 @@ class Streams:
         """The process ends: all generators are finalized."""
         for owner, _ in list(self._streams.values()):
             self.close_all_of(owner)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=END_SECONDS)

@@ -48,6 +48,14 @@ def test_the_name_of_the_script(
     assert calling_script() == name
 
 
+def test_a_script_that_no_module_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = ModuleType("__main__")
+    main.__spec__, main.__file__ = None, "/a/train.v2.py"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(ConfigurationError, match=r"train\.v2\.py.*rename it"):
+        calling_script()
+
+
 def test_the_path_is_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", "/x", "/x", "/a:b"])

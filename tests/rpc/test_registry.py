@@ -163,6 +163,8 @@ def test_near_names_are_listed():
         registry.find(f"{HERE}.ad")
     with pytest.raises(NotRegistered, match=rf"near it: {HERE}\.look_up"):
         registry.find("other.look_up")  # same function, other module
+    with pytest.raises(NotRegistered, match=r"in a notebook.*Move it to a module.*local_cluster\(imports="):
+        registry.find("__main__.at_a_prompt")
     with pytest.raises(NotRegistered, match=r"psf serve worker --import nowhere\.near"):
         registry.find("nowhere.near.qwzx")
 

@@ -114,3 +114,25 @@ async def test_two_readers_are_one_too_many() -> None:
     waiting.cancel()
     await asyncio.wait({waiting})
     await streams.end()
+
+
+async def test_the_end_does_not_wait_for_what_goes_on() -> None:
+    streams, began, gate = Streams(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> AsyncIterator[int]:
+        while not gate.is_set():
+            began.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+        yield 1
+
+    start(streams, object(), stubborn(), Stream())
+    await began.wait()
+    async with asyncio.timeout(5):
+        await streams.end()
+    journeys.clear()
+    gate.set()
+    async with asyncio.timeout(5):
+        while not journeys:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert journeys[0].outcome is Outcome.REFUSED  # what it yields then goes nowhere
