@@ -48,6 +48,11 @@ class FaultyLink:
         """False while a black hole swallows everything."""
         return self._flowing.is_set()
 
+    def redirect(self, target: str) -> None:
+        """Passes new connections on to another HOST:PORT, such as one that was not known at first."""
+        self._host, _, port = target.rpartition(":")
+        self._port = int(port)
+
     def cut(self) -> None:
         """Resets every connection that is open now; new ones are accepted."""
         for writer in list(self._writers):

@@ -3,19 +3,18 @@
 import asyncio
 import random
 import threading
-import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from cancelling import cancelled_at
 
 import psframework as psf
 from psframework import nn, optim
 from psframework.rpc.deadline import Deadline
 
-SECONDS = 20.0
 AWAITS = 400  # more than any call has
 
 
@@ -39,39 +38,6 @@ class Net(nn.Module):
 async def local() -> AsyncIterator[psf.LocalCluster]:
     async with psf.local_cluster(parameter_servers=2) as cluster:
         yield cluster
-
-
-@types.coroutine
-def _until(coroutine: Coroutine[Any, Any, Any], stop: int, count: list[int]) -> Generator[Any, Any, Any]:
-    """Runs a coroutine, and cancels its task while it is suspended for the time number `stop`."""
-    error: BaseException | None = None
-    while True:
-        try:
-            waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
-        except StopIteration as end:
-            return end.value
-        count[0] += 1
-        if count[0] == stop:
-            task = asyncio.current_task()
-            assert task is not None
-            asyncio.get_running_loop().call_soon(task.cancel)
-        try:
-            error = None
-            yield waits_for
-        except BaseException as raised:
-            error = raised
-
-
-async def cancelled_at(number: int, call: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
-    """Cancels a call at its await number `number`; False if it has fewer, and so came to its end."""
-    count = [0]
-
-    async def run() -> None:
-        await _until(call(), number, count)
-
-    async with asyncio.timeout(SECONDS):
-        await asyncio.gather(asyncio.create_task(run()), return_exceptions=True)
-    return count[0] >= number
 
 
 async def timed_out(seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
