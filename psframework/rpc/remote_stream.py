@@ -49,6 +49,30 @@ NEXT: Final = Operation(f"/{SERVICE}/NextItems", NextItemsReply, _items)
 CLOSE: Final = Operation(f"/{SERVICE}/CloseStream", CloseStreamReply, _nothing)
 
 
+class _Opening(Errand):
+    """The call that opens a stream. What it opens after its deadline, nobody else would close."""
+
+    __slots__ = ()
+
+    def set_result(self, reply: tuple[Any, Sequence[memoryview]], /) -> None:
+        """The reply has come."""
+        late = self.future.done()
+        super().set_result(reply)
+        if late and self.callee is not None:
+            _close(self.routes, self.callee, reply[0].stream)
+
+
+def _close(routes: Any, callee: Callee, number: int) -> Future[None] | None:
+    """Tells a member to end a generator, if it lives."""
+    if callee.lost is not None:
+        return None
+    request = CloseStreamRequest(stream=number)
+    errand = Errand(routes, CLOSE, request, Journey(callee.info), Deadline.after(CLOSE_SECONDS))
+    errand.future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    routes.send_to(errand, callee)
+    return errand.future
+
+
 class _Remote:
     """What must outlive the iterator so that the generator can be closed after it."""
 
@@ -90,13 +114,9 @@ class _Remote:
             self.number, self.callee, self.opening = number, self.opening.callee, None
 
     def _tell(self) -> Future[None] | None:
-        if self.number is None or self.callee is None or self.callee.lost is not None:
+        if self.number is None or self.callee is None:
             return None
-        request = CloseStreamRequest(stream=self.number)
-        errand = Errand(self.routes, CLOSE, request, Journey(self.callee.info), Deadline.after(CLOSE_SECONDS))
-        errand.future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.routes.send_to(errand, self.callee)
-        return errand.future
+        return _close(self.routes, self.callee, self.number)
 
 
 class RemoteStream:
@@ -122,7 +142,7 @@ class RemoteStream:
         left = running_deadline().seconds()
         if left is not None:
             request.timeout_us = int(left * 1e6) + 1
-        errand = Errand(routes, OPEN, request, journey, deadline())
+        errand = _Opening(routes, OPEN, request, journey, deadline())
         remote.opening = errand
         routes.send(errand, *target)
         weakref.finalize(self, remote.close_later).atexit = False

@@ -94,6 +94,19 @@ async def test_leaving_the_loop_closes_the_generator(
     await until(lambda: not remote.outstanding() and bob.service.executor.running == 0)
 
 
+async def test_what_is_opened_too_late_is_closed(pair: tuple[Remote, Worker]) -> None:
+    remote, bob = pair
+    stream = remote.rpc_stream("bob", called.tick, (0.001,))
+    opening = stream._remote.opening
+    assert opening is not None
+    opening.set_exception(DeadlineExceeded("as if it had passed now"))
+    with pytest.raises(DeadlineExceeded):
+        await anext(stream)
+    executor = bob.service.executor
+    await until(lambda: "called.tick" in executor.stats)
+    await until(lambda: executor.running == 0 and not remote.outstanding())
+
+
 async def test_a_generator_that_will_not_be_cancelled_is_closed(pair: tuple[Remote, Worker]) -> None:
     remote, bob = pair
     async with remote.rpc_stream("bob", called.stubborn) as stream:
