@@ -96,6 +96,7 @@ async def test_leaving_the_loop_closes_the_generator(
 
 async def test_what_is_opened_too_late_is_closed(pair: tuple[Remote, Worker]) -> None:
     remote, bob = pair
+    await remote.rpc_async("bob", called.add, (1, 2))  # so that the next one leaves at once
     stream = remote.rpc_stream("bob", called.tick, (0.001,))
     opening = stream._remote.opening
     assert opening is not None
