@@ -113,9 +113,7 @@ def decode_call(
     """
     decoder = Decoder(message, parts, journey, views)
     decoder.caller = journey.peer
-    value = decoder.value()
-    if type(value) is tuple and len(value) == 2:
-        args, kwargs = value
-        if type(args) is tuple and type(kwargs) is dict and all(type(name) is str for name in kwargs):
-            return args, kwargs
+    args, kwargs = decoder.call()
+    if type(args) is tuple and type(kwargs) is dict and (not kwargs or all(type(k) is str for k in kwargs)):
+        return args, kwargs
     raise WireError("the arguments of a call are a tuple and a dict with names")

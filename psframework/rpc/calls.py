@@ -184,7 +184,7 @@ class Calls:
             frame.timeout_us = int(left * 1e6) + 1
         payload = pending.payload
         if payload is NOTHING:
-            pending.number = self._port.post(frame, alone=len(self._pending) == 1)
+            pending.number = self._port.post(frame)
             return
         payload.fill(frame)
         pending.number = self._port.post(frame)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from psframework.rpc.call import PeerInfo
 
 _UNIFORM = 8  # items from which on it pays to ask whether all are of one kind
-_COLUMNS = {kinds.REAL: "reals", kinds.INTEGER: "integers", kinds.TEXT: "texts"}
+_HAVE_COLUMNS = (kinds.REAL, kinds.INTEGER, kinds.TEXT)
+_PAIR = bytes([kinds.TUPLE, 2])
 
 Reader = Callable[["Decoder", int], Any]
 
@@ -53,8 +54,8 @@ class Decoder:
         caller: who asks for what these values are for; None where we asked.
     """
 
-    __slots__ = ("_containers", "_parts", "_used", "at", "blobs", "caller", "integers", "journey", "message",
-                 "modules", "outline", "reals", "texts", "views")  # fmt: skip
+    __slots__ = ("_blobs", "_containers", "_integers", "_parts", "_reals", "_texts", "_used", "at", "caller",
+                 "journey", "message", "modules", "outline", "views")  # fmt: skip
 
     def __init__(self, message: Value, parts: Sequence[Buffer], journey: Journey, views: bool) -> None:
         self.message = message
@@ -62,26 +63,31 @@ class Decoder:
         self.views = views
         self.outline = message.outline
         self.at = 0
+        self.modules: list[Any] = []
         self._parts = parts
         self._used = 0
         self._containers = 0
         self.caller: PeerInfo | None = None
-        self.modules: list[Any] = []
-
-    def __getattr__(self, column: str) -> Iterator[Any]:
-        """The columns, each when it is first needed: most messages have one or two."""
-        if column not in ("integers", "reals", "texts", "blobs"):
-            raise AttributeError(column)
-        found: Iterator[Any] = iter(getattr(self.message, column))
-        setattr(self, column, found)
-        return found
+        # The columns, each made when it is first needed: most messages have one or two.
+        self._integers: Iterator[int] | None = None
+        self._reals: Iterator[float] | None = None
+        self._texts: Iterator[str] | None = None
+        self._blobs: Iterator[bytes] | None = None
 
     def value(self) -> Any:
         """The value; WireError if the message is not just that."""
         value = self.node(0)
-        if self.at != len(self.outline):
-            raise WireError(f"{len(self.outline) - self.at} bytes of outline are left over")
+        self._check_end()
         return value
+
+    def call(self) -> tuple[Any, Any]:
+        """The two items of a tuple of two; WireError if the message is not just that."""
+        if not self.outline.startswith(_PAIR):
+            raise WireError("the arguments of a call are a tuple and a dict with names")
+        self.at, self._containers = len(_PAIR), 1
+        pair = self.node(1), self.node(1)
+        self._check_end()
+        return pair
 
     def node(self, depth: int) -> Any:
         """The next node, with all that is in it."""
@@ -140,39 +146,71 @@ class Decoder:
         if count >= _UNIFORM:
             at, outline = self.at, self.outline
             kind = outline[at]
-            if kind in _COLUMNS and outline.count(kind, at, at + count) == count:
-                return self._uniform(_COLUMNS[kind], count)
+            if kind in _HAVE_COLUMNS and outline.count(kind, at, at + count) == count:
+                return self._uniform(kind, count)
+        elif count == 1:
+            return [self.node(depth)]
         node = self.node
         return [node(depth) for _ in range(count)]
 
-    def _uniform(self, column: str, count: int) -> list[Any]:
+    def _uniform(self, kind: int, count: int) -> list[Any]:
         """So many numbers or texts at once."""
         self.at += count
-        found = list(islice(getattr(self, column), count))
+        column: Iterator[Any]
+        if kind == kinds.INTEGER:
+            column = self._integers = self._integers or iter(self.message.integers)
+        elif kind == kinds.REAL:
+            column = self._reals = self._reals or iter(self.message.reals)
+        else:
+            column = self._texts = self._texts or iter(self.message.texts)
+        found = list(islice(column, count))
         if len(found) != count:
             raise short()
         return found
 
+    def integer(self) -> int:
+        """The next of the integers."""
+        column = self._integers
+        if column is None:
+            column = self._integers = iter(self.message.integers)
+        value = next(column, None)
+        if value is None:
+            raise short()
+        return value
+
+    def real(self) -> float:
+        """The next of the reals."""
+        column = self._reals
+        if column is None:
+            column = self._reals = iter(self.message.reals)
+        value = next(column, None)
+        if value is None:
+            raise short()
+        return value
+
     def text(self) -> str:
         """The next of the texts."""
-        value: str | None = next(self.texts, None)
+        column = self._texts
+        if column is None:
+            column = self._texts = iter(self.message.texts)
+        value = next(column, None)
         if value is None:
             raise short()
         return value
 
     def blob(self) -> Buffer:
         """The next of the blobs."""
-        value: Buffer | None = next(self.blobs, None)
-        if value is None:
-            raise short()
-        return value
-
-    def number_of(self, column: Iterator[Any]) -> Any:
-        """The next of the integers or reals."""
+        column = self._blobs
+        if column is None:
+            column = self._blobs = iter(self.message.blobs)
         value = next(column, None)
         if value is None:
             raise short()
         return value
+
+    def _check_end(self) -> None:
+        if self.at != len(self.outline):
+            raise WireError(f"{len(self.outline) - self.at} bytes of outline are left over")
 
     def part(self) -> memoryview:
         """The next part of the frame, read-only."""

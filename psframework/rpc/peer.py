@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from psframework.errors import ConfigurationError, PeerLost, WireError
 from psframework.rpc import frames, handshake
@@ -16,7 +16,7 @@ from psframework.rpc.frames import Frame, LinkState
 from psframework.rpc.replies import Replies
 from psframework.rpc.segments import Segments
 from psframework.rpc.session import Session
-from psframework.rpc.stream import ByteStream, Link, Port
+from psframework.rpc.stream import EARLY, ByteStream, Link, Port
 from psframework.rpc.transfer import Key
 from psframework.wire.lanes import Lane, LaneStats
 from psframework.wire.shm import Segment
@@ -183,24 +183,36 @@ class Peer(Calling):
         """Only the side that dialled can open streams."""
         self._port.post(Frame(kind=frames.OPEN_STRIPES))  # type: ignore[arg-type]
 
-    def receive(self, data: bytes) -> None:
-        """Takes one message. WireError if it can't be right: the session is then given up."""
+    def receive(self, data: bytes) -> Iterator[None]:
+        """Takes one message, `EARLY` frames at a time; it yields between them.
+
+        What is not taken because the connection ends meanwhile is not acknowledged, so it comes again.
+
+        Raises:
+            WireError: it can't be right; the session is then given up.
+        """
         try:
-            self._receive(data)
-        except WireError:
+            batch = frames.decode_batch(data)
+            port = self._port
+            port.session.acknowledge(batch.acknowledged)
+            port.give_back(batch.consumed)
+            first, incoming = batch.first, batch.frames
+            count = len(incoming)
+            self._dispatcher.alone = count == 1
+            self._take(first, incoming[:EARLY])
+            for start in range(EARLY, count, EARLY):
+                yield
+                if self._lost is not None:
+                    return
+                self._take(first + start, incoming[start : start + EARLY])
+        except (WireError, GeneratorExit):
             raise
         except BaseException as error:  # a fault here: what followed in the message would never be answered
             self.fail("closed", f"a message of {self.info.name} could not be taken: {error!r}")
             raise
 
-    def _receive(self, data: bytes) -> None:
-        batch = frames.decode_batch(data)
-        port = self._port
-        port.session.acknowledge(batch.acknowledged)
-        port.give_back(batch.consumed)
-        incoming = batch.frames
-        skip = port.session.accept(batch.first, len(incoming))
-        self._dispatcher.alone = len(incoming) == 1
+    def _take(self, first: int, incoming: Sequence[Frame]) -> None:
+        skip = self._port.session.accept(first, len(incoming))
         for frame in incoming[skip:] if skip else incoming:
             kind = frame.kind
             if kind == frames.REQUEST:

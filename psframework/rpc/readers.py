@@ -33,15 +33,15 @@ def _constant(value: object) -> Reader:
 
 
 def _integer(decoder: Decoder, depth: int) -> int:
-    return decoder.number_of(decoder.integers)  # type: ignore[no-any-return]
+    return decoder.integer()
 
 
 def _real(decoder: Decoder, depth: int) -> float:
-    return decoder.number_of(decoder.reals)  # type: ignore[no-any-return]
+    return decoder.real()
 
 
 def _complex(decoder: Decoder, depth: int) -> complex:
-    return complex(decoder.number_of(decoder.reals), decoder.number_of(decoder.reals))
+    return complex(decoder.real(), decoder.real())
 
 
 def _text(decoder: Decoder, depth: int) -> str:
@@ -203,7 +203,7 @@ def _time(kind: Any) -> Reader:
 
 
 def _duration(decoder: Decoder, depth: int) -> datetime.timedelta:
-    days, seconds, micros = [decoder.number_of(decoder.integers) for _ in range(3)]
+    days, seconds, micros = [decoder.integer() for _ in range(3)]
     return made(datetime.timedelta, days, seconds, micros)  # type: ignore[no-any-return]
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 import grpc
@@ -20,8 +20,12 @@ from psframework.rpc.frames import Frame
 from psframework.rpc.session import Session
 from psframework.wire.lanes import Lane, LaneStats
 
-EARLY = 16
-"""Frames of one turn after which a message leaves at once: the other end works while this one makes more."""
+EARLY = 32
+"""Frames of one turn after which a message leaves at once: the other end works while this one makes more.
+
+A message with more is taken so many at a time, and what they begin runs before the next: its replies leave
+while the rest is taken.
+"""
 
 REPORT_SECONDS = 0.05
 """How long an acknowledgement may wait for a frame to ride on."""
@@ -170,10 +174,10 @@ class Link(Duplex):
     Args:
         stream: the open gRPC stream, handshake done.
         port: where outgoing frames come from.
-        receive: takes each message.
+        receive: takes each message; it yields where other work may go first.
     """
 
-    def __init__(self, stream: ByteStream, port: Port, receive: Callable[[bytes], None]) -> None:
+    def __init__(self, stream: ByteStream, port: Port, receive: Callable[[bytes], Iterable[None]]) -> None:
         super().__init__("psf-link")
         self._stream = stream
         self._port = port
@@ -210,7 +214,8 @@ class Link(Duplex):
             message = await read()
             if message is grpc.aio.EOF:
                 return
-            receive(message)
+            for _ in receive(message):
+                await asyncio.sleep(0)
             if session.owes_report and not session.has_unsent:
                 self.report_soon()
 

@@ -43,7 +43,7 @@ def cancel(number: int) -> Frame:
 
 async def test_frames_that_wait_leave_in_one_message() -> None:
     port, pipe = Port(Session()), Pipe()
-    link = Link(pipe, port, lambda data: None)
+    link = Link(pipe, port, lambda data: ())
     port.attach(link)
     pump = asyncio.create_task(link.pump())
     pipe.may_write.clear()
@@ -62,7 +62,7 @@ async def test_frames_that_wait_leave_in_one_message() -> None:
 async def test_an_acknowledgement_waits_a_moment_for_a_frame_to_ride_on() -> None:
     session, pipe = Session(), Pipe()
     port = Port(session)
-    link = Link(pipe, port, lambda data: session.accept(1, 1) and None)
+    link = Link(pipe, port, lambda data: session.accept(1, 1) or ())
     port.attach(link)
     pump = asyncio.create_task(link.pump())
     await asyncio.sleep(0)  # both pumps wait
@@ -92,7 +92,7 @@ async def test_what_the_receiver_raises_ends_both_pumps() -> None:
 
 
 async def test_cancelling_the_pump_cancels_both_halves() -> None:
-    link = Link(Pipe(), Port(Session()), lambda data: None)
+    link = Link(Pipe(), Port(Session()), lambda data: ())
     before = len(asyncio.all_tasks())
     pump = asyncio.create_task(link.pump())
     await asyncio.sleep(0)
@@ -100,7 +100,7 @@ async def test_cancelling_the_pump_cancels_both_halves() -> None:
     with pytest.raises(asyncio.CancelledError):
         await pump
     assert len(asyncio.all_tasks()) == before
-    late = Link(Pipe(), Port(Session()), lambda data: None)
+    late = Link(Pipe(), Port(Session()), lambda data: ())
     late.close()
     assert await late.pump() is None
 
@@ -123,7 +123,7 @@ def test_what_waits_for_the_window_goes_in_order_and_only_if_wanted() -> None:
 
 async def test_a_lone_frame_leaves_at_once_and_the_pump_finishes_the_write() -> None:
     port, pipe = Port(Session()), Pipe()
-    link = Link(pipe, port, lambda data: None)
+    link = Link(pipe, port, lambda data: ())
     port.attach(link)
     pump = asyncio.create_task(link.pump())
     await asyncio.sleep(0)
@@ -149,7 +149,7 @@ class BrokenPipe(Pipe):
 
 async def test_an_early_write_that_fails_ends_the_link() -> None:
     port = Port(Session())
-    link = Link(BrokenPipe(), port, lambda data: None)
+    link = Link(BrokenPipe(), port, lambda data: ())
     port.attach(link)
     pump = asyncio.create_task(link.pump())
     await asyncio.sleep(0)
@@ -182,7 +182,7 @@ class SlowPipe(Pipe):
 
 async def test_a_write_may_wait_for_anything_and_its_cancellation_is_the_streams_end() -> None:
     port, pipe = Port(Session()), SlowPipe()
-    link = Link(pipe, port, lambda data: None)
+    link = Link(pipe, port, lambda data: ())
     port.attach(link)
     port.post(cancel(1))  # before the pumps run
     pump = asyncio.create_task(link.pump())
