@@ -74,7 +74,7 @@ class Agent:
         self._acceptor = Acceptor(identity, security, self._home, self._new_peer, self._is_fenced)
         self._keys: dict[bytes, Peer] = {}
         self._segment_server: SegmentServer | None = None
-        self._closed = False
+        self._closed = self._ended = False
 
     @property
     def peers(self) -> tuple[Peer, ...]:
@@ -97,8 +97,11 @@ class Agent:
         return self._home.methods
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` as a task that ends with the agent, at the latest."""
-        if self._closed:
+        """Runs `work` as a task that ends with the agent, at the latest.
+
+        It begins in any case, so that it can tell whoever waits for it.
+        """
+        if self._ended:
             work.close()
             return
         task = asyncio.create_task(work)
@@ -181,6 +184,8 @@ class Agent:
         self._closed = True
         self._acceptor.close()
         await asyncio.gather(*(peer.close() for peer in list(self._peers)))
+        await asyncio.sleep(0)  # a task that is cancelled before its first step never runs at all
+        self._ended = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

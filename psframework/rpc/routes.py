@@ -142,10 +142,11 @@ class Routes:
         if waiting is not None:
             waiting.append(errand)
             return
+        if self._agent.closed:
+            errand.fail(_closed(errand.name))
+            return
         self._opening[errand.name] = [errand]
         self._agent.spawn(self._fetch(errand.name))
-        if self._agent.closed:
-            self._answer(errand.name, None, _closed(errand.name))
 
     async def _fetch(self, name: str) -> None:
         """Opens a session, and sends all that waits for it, in order."""
@@ -183,7 +184,7 @@ class Routes:
                     may_have_run=False,
                 )
             latest = self._latest(name)
-            if latest is None:
+            if latest is None or self._agent.closed:
                 raise _closed(name)
             try:
                 return await self._agent.connect(

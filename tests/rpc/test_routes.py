@@ -46,6 +46,20 @@ async def test_what_waits_has_its_own_deadline_and_can_be_cancelled(crew: Crew) 
     assert lost.value.reason == "lease" and not lost.value.may_have_run
 
 
+@pytest.mark.parametrize("looks", [0, 1, 2, 5])
+async def test_what_waits_for_a_session_ends_with_the_agent(crew: Crew, looks: int) -> None:
+    ann, _ = await crew.hire("ann"), await crew.hire("bob")
+    waits = ann.remote.rpc_async("bob", called.add, (1, 2), timeout=0)
+    for _ in range(looks):
+        await asyncio.sleep(0)
+    await ann.agent.close()
+    for late in (waits, ann.remote.rpc_async("bob", called.add, (1, 2), timeout=0)):
+        async with asyncio.timeout(10):
+            with pytest.raises(PeerLost, match=r"ended its connections|closed"):
+                await late
+    assert ann.remote.outstanding() == {}
+
+
 async def test_an_early_deadline_does_not_end_what_may_wait_longer(crew: Crew) -> None:
     ann, _ = await crew.hire("ann"), await crew.hire("bob")
     there = crew.book.known["bob"]
