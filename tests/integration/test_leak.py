@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 import pytest
+import remote_functions
 
 import psframework as psf
 from psframework import nn, optim
@@ -17,9 +18,11 @@ from psframework.errors import NotRegistered
 from psframework.parameter_server.messages import shard_method
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.pool import default_threads
 
 MIB = 1 << 20
 IN_FLIGHT = 50
+POOLS = 2 + default_threads()  # threads of pools, gRPC's and ours, come and go
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,13 @@ class Watch:
             for name, now in self._look().items()
             if now.resident - self._before[name].resident >= growth
             or now.descriptors > self._before[name].descriptors
-            or now.threads > self._before[name].threads + 2  # gRPC's own pool comes and goes
+            or now.threads > self._before[name].threads + POOLS
         ]
 
 
 @pytest.fixture(scope="module")
 async def local() -> AsyncIterator[psf.LocalCluster]:
-    async with psf.local_cluster(parameter_servers=1) as cluster:
+    async with psf.local_cluster(parameter_servers=1, workers=1, imports=["remote_functions"]) as cluster:
         yield cluster
 
 
@@ -125,6 +128,60 @@ async def pushes(cluster: psf.Cluster, count: int) -> None:
     await ps.close()
 
 
+async def functions(cluster: psf.Cluster, count: int) -> None:
+    """Calls of functions, sync and async, many at once; every tenth one fails."""
+    array = np.ones(30)
+
+    async def call(number: int) -> None:
+        if number % 10:
+            function = remote_functions.add if number % 2 else remote_functions.sleep
+            args = (array, number) if number % 2 else (0,)
+            await cluster.rpc_async("worker-0", function, args)
+        else:
+            with pytest.raises(ValueError, match="no"):
+                await cluster.rpc_async("worker-0", remote_functions.fail, ("no",))
+
+    for first in range(0, count, IN_FLIGHT):
+        await asyncio.gather(*(call(number) for number in range(first, first + IN_FLIGHT)))
+
+
+async def references(cluster: psf.Cluster, count: int) -> None:
+    """Values made on a worker, used, passed on, and dropped; every tenth one can't be made."""
+
+    async def use(number: int) -> None:
+        if number % 10:
+            counter = cluster.remote("worker-0", remote_functions.Counter, (number,))
+            assert await counter.rpc_async().add(1) == number + 1
+            if number % 10 == 1:
+                mine = cluster.rref([number])
+                assert await cluster.rpc_async("worker-0", remote_functions.fetch, (mine,)) == [number]
+        else:
+            failed = cluster.remote("worker-0", remote_functions.fail, ("no",))
+            with pytest.raises(ValueError, match="no"):
+                await failed.to_here()
+
+    for first in range(0, count, IN_FLIGHT):
+        await asyncio.gather(*(use(number) for number in range(first, first + IN_FLIGHT)))
+    async with asyncio.timeout(10):
+        while await cluster.rrefs.list_of("worker-0") or cluster.rrefs.list():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def megabytes(cluster: psf.Cluster, count: int) -> None:
+    """A megabyte there and back, a few at once; every tenth call fails."""
+    array = np.ones(MIB // 8)
+
+    async def call(number: int) -> None:
+        if number % 10:
+            assert (await cluster.rpc_async("worker-0", remote_functions.add, (array, 1)))[-1] == 2
+        else:
+            with pytest.raises(TypeError):
+                await cluster.rpc_async("worker-0", remote_functions.add, (array, None))
+
+    for first in range(0, count, 4):
+        await asyncio.gather(*(call(number) for number in range(first, first + 4)))
+
+
 async def sessions(local: psf.LocalCluster, count: int) -> None:
     """Members that come, open a model, push once, and go."""
     for _ in range(count):
@@ -153,6 +210,33 @@ async def test_members_that_come_and_go(local: psf.LocalCluster) -> None:
     watch = Watch(local)
     await sessions(local, 30)
     await watch.is_flat(8 * MIB)
+
+
+LONG = [pytest.mark.soak, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize(
+    ("work", "count", "lanes"),
+    [
+        (functions, 10_000, "inline,striped,shm"),
+        (references, 1000, "inline,striped,shm"),
+        (megabytes, 200, "inline,striped,shm"),
+        (megabytes, 200, "inline,striped"),
+        pytest.param(functions, 100_000, "inline,striped,shm", marks=LONG),
+        pytest.param(references, 10_000, "inline,striped,shm", marks=LONG),
+        pytest.param(megabytes, 10_000, "inline,striped,shm", marks=LONG),
+        pytest.param(megabytes, 10_000, "inline,striped", marks=LONG),
+    ],
+)
+async def test_functions_and_references(
+    local: psf.LocalCluster, monkeypatch: pytest.MonkeyPatch, work: Work, count: int, lanes: str
+) -> None:
+    monkeypatch.setenv("PSF_LANES", lanes)
+    async with psf.connect(local.address) as cluster:
+        await work(cluster, max(200, count // 5))
+        watch = Watch(local)
+        await work(cluster, count)
+        await watch.is_flat(24 * MIB if work is megabytes else 8 * MIB)  # a few buffers more or less
 
 
 @pytest.mark.soak
