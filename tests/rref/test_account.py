@@ -154,3 +154,16 @@ def test_evicted() -> None:
     three.a.evicted(Evicted("lease"))
     assert isinstance(fork.error, Evicted)
     assert len(three.a.user) == 0
+
+
+def test_the_evicted_owe_nothing() -> None:
+    """Others answer nothing that the dead ask: leaving would wait for them in vain."""
+    three = Three()
+    fork = three.create()
+    three.a.outcome(three.a.depart(fork, B), Outcome.UNKNOWN)
+    mine = three.b.owner.adopt(three.b.new_id())
+    three.a.arrive(mine.rref, B, "b", None, three.b.depart(mine, A).id)
+    assert three.a.debtors == {B}
+    three.a.evicted(Evicted("lease"))
+    assert three.a.debtors == set()
+    assert three.a.pending(B) == []

@@ -68,6 +68,16 @@ async def test_leaving_never_hangs(team: Team) -> None:
     assert len(rrefs) == len(bob.rrefs.table) == 3
 
 
+async def test_leaving_ends_all_waiting(team: Team) -> None:
+    ann = await team.hire("ann")
+    rref = ann.rrefs.remote("ann", things.slow, (30.0,))
+    waiting = asyncio.ensure_future(rref.confirmed_by_owner())
+    await asyncio.sleep(0)
+    ann.rrefs.abort()
+    with pytest.raises(ContextClosed, match="left"):
+        await asyncio.wait_for(waiting, 3)
+
+
 async def test_evicted(team: Team) -> None:
     ann, _ = await team.hire("ann"), await team.hire("bob")
     theirs, mine = ann.rrefs.remote("bob", things.Counter), ann.rrefs.rref("mine")
@@ -87,6 +97,16 @@ async def test_a_stalled_member_is_not_dead(team: Team) -> None:
     await rref.confirmed_by_owner()
     ann.rrefs.lost(bob.worker.agent.identity, "stalled")
     assert await rref.rpc_async().add() == 1
+
+
+async def test_waiting_for_the_owner_leaves_nothing(team: Team) -> None:
+    ann, _ = await team.hire("ann"), await team.hire("bob")
+    rref = ann.rrefs.remote("bob", things.Counter, (1,), {"seconds": 0.2})
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(rref.confirmed_by_owner(), 0.01)
+    assert not ann.rrefs.table._waiters
+    assert await rref.confirmed_by_owner()
 
 
 async def test_a_cancelled_fetch_leaves_the_reference_good(team: Team) -> None:

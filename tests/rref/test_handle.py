@@ -84,6 +84,7 @@ async def test_here_too(team: Team) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="no counter"):
             await bad.to_here()
+    assert "failed: no counter" in repr(bad)
     del rref, bad
     await team.clean()
 
@@ -209,6 +210,16 @@ async def test_calls_are_made_on_the_loop(team: Team) -> None:
         await asyncio.to_thread(use, what)
     await asyncio.to_thread(rref.close)
     await team.clean()
+
+
+async def test_other_loops_are_refused(team: Team) -> None:
+    """What is awaited there would never be woken."""
+    ann, _ = await team.hire("ann"), await team.hire("bob")
+    for rref in (ann.rrefs.remote("bob", things.Counter), ann.rrefs.rref(1)):
+        await rref.confirmed_by_owner()
+        for what in (rref.to_here, rref.confirmed_by_owner):
+            with pytest.raises(ArgumentError, match="event loop"):
+                await asyncio.wait_for(asyncio.to_thread(asyncio.run, what()), 5)
 
 
 async def test_dropped_in_another_thread(team: Team) -> None:

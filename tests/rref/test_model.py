@@ -77,15 +77,20 @@ class References(RuleBasedStateMachine):
                 deliver, index = ways[pick % len(ways)]
                 deliver(index)
 
-    @rule(which=PICK, lost=st.booleans())
-    def disturb_packet(self, which: int, lost: bool) -> None:
+    @rule(which=PICK, to=PICK, how=st.sampled_from(["lose", "repeat", "retry"]))
+    def disturb_packet(self, which: int, to: int, how: str) -> None:
         world = self.world
-        if world.packets and lost:
+        if how == "retry":
+            world.retry(self.process(which), self.process(to).me)
+        elif world.packets and how == "lose":
             world.lose(which % len(world.packets))
         elif world.packets:
             world.deliver(which % len(world.packets), again=True)
 
-    @rule(which=PICK, how=st.sampled_from(["vanish", "late", "unsent", "deadline", "create", "late create"]))
+    @rule(
+        which=PICK,
+        how=st.sampled_from(["late", "late", "vanish", "unsent", "deadline", "create", "late create"]),
+    )
     def disturb_call(self, which: int, how: str) -> None:
         world = self.world
         if how in ("create", "late create"):
@@ -110,25 +115,18 @@ class References(RuleBasedStateMachine):
         else:
             world.give_up(index, surely=how == "unsent")
 
-    @rule(who=PICK, to=PICK)
-    def retry(self, who: int, to: int) -> None:
-        self.world.retry(self.process(who), self.process(to).me)
-
-    @rule(who=PICK, evict=st.booleans())
-    def die(self, who: int, evict: bool) -> None:
-        if self.deaths < 3:
+    @rule(who=PICK, which=PICK, what=st.sampled_from(["notice", "notice", "crash", "evict"]))
+    def die(self, who: int, which: int, what: str) -> None:
+        process, dead = self.process(who), sorted(self.world.dead)
+        if what == "notice":
+            if dead:
+                self.world.notice(process, dead[which % len(dead)])
+        elif self.deaths < 3:
             self.deaths += 1
-            process = self.process(who)
-            if evict:
-                self.world.evict(process)
-            else:
+            if what == "crash":
                 self.world.crash(process)
-
-    @rule(who=PICK, which=PICK)
-    def notice(self, who: int, which: int) -> None:
-        dead = sorted(self.world.dead)
-        if dead:
-            self.world.notice(self.process(who), dead[which % len(dead)])
+            else:
+                self.world.evict(process)
 
     @invariant()
     def check(self) -> None:
@@ -165,7 +163,7 @@ def test_a_thousand_schedules() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_ten_thousand_schedules() -> None:
-    schedules(10_000, stateful_step_count=60)
+    schedules(10_000, stateful_step_count=40)
 
 
 # The machine is worth what it finds: accounts with one rule missing each
@@ -250,21 +248,22 @@ def mutant(kind: type) -> Callable[[int], Account]:
         HastyUser,
         LeakyOwner,
         ForgetfulIncoming,
-        pytest.param(ImpatientOwner, marks=pytest.mark.soak),
+        ImpatientOwner,
         pytest.param(ForgetfulOwner, marks=pytest.mark.soak),
         pytest.param(DeafOwner, marks=pytest.mark.soak),
         pytest.param(TrustingAccount, marks=pytest.mark.soak),
     ],
 )
+@pytest.mark.timeout(300)
 def test_the_machine_finds_what_is_missing(kind: type) -> None:
-    with pytest.raises(Exception) as caught:  # a violation, or an account that stumbles over its own state
-        schedules(2_000, mutant(kind), derandomize=True, phases=[Phase.generate])
+    with pytest.raises((Violation, LookupError)) as caught:  # or an account stumbles over its own state
+        schedules(10_000, mutant(kind), derandomize=True, phases=[Phase.generate])
     assert "What happened:" in "\n".join(caught.value.__notes__)
 
 
 def test_a_shrunk_schedule_can_be_read() -> None:
     with pytest.raises(Violation) as caught:
-        schedules(2_000, mutant(LeakyOwner), derandomize=True, stateful_step_count=6)
+        schedules(2_000, mutant(LeakyOwner), derandomize=True, stateful_step_count=4)
     story = "\n".join(caught.value.__notes__).split("What happened:\n")[-1].splitlines()
     assert len(story) <= 20
     assert any("dies" in line for line in story)

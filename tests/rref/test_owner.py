@@ -145,3 +145,21 @@ def test_evicted_owner_keeps_what_it_needs_itself(owner: OwnerState) -> None:
     owner.create(RREF, FORK)
     assert owner.evicted() == [Release(RREF)]
     assert owner.entries == [mine]
+
+
+def test_evicted_nobody_waits_for_a_parent(owner: OwnerState) -> None:
+    hold = HoldId(USER, 1)
+    owner.arrive(RREF, FORK, hold)
+    assert owner.evicted() == [Rejected(hold, Refusal.EVICTED)]
+    assert owner.waiting == 0
+
+
+def test_a_child_waits_for_one_parent(owner: OwnerState) -> None:
+    """Whoever names another parent in a repetition leaves nothing behind."""
+    owner.register(REGISTER)
+    owner.register(Register(CHILD, RREF, ForkId(4, 1), REGISTER.hold))
+    owner.create(RREF, FORK)
+    assert owner.waiting == 1
+    owner._fenced.add(4)
+    assert owner.lost(4) == [Send(OTHER, Registered(CHILD))]
+    assert not owner._waiting

@@ -7,7 +7,7 @@ import pytest
 import rref_things as things
 from rref_crew import Member, Team
 
-from psframework.errors import DeadlineExceeded, Evicted, PeerLost, WireError
+from psframework.errors import DeadlineExceeded, Evicted, WireError
 from psframework.proto.v1 import rref_pb2 as pb
 from psframework.proto.v1.remote_pb2 import InvokeRequest
 from psframework.proto.v1.rref_pb2_grpc import RRefServiceStub
@@ -64,8 +64,9 @@ async def test_the_dead_get_nothing(team: Team) -> None:
     bob.rrefs.lost(ann.worker.agent.identity, "lease")  # a mistake: ann lives
     with pytest.raises(Evicted, match="join again"):
         await ann.rrefs.remote("bob", things.Counter).confirmed_by_owner()
-    with pytest.raises(PeerLost, match="no value"):
-        await rref.to_here()
+    request = pb.FetchRequest(rref=rref_message(rref.id), fork=fork_message(ForkId(ann.me, 1)))
+    with pytest.raises(Evicted, match="join again"):
+        await ask(ann, "bob", "Fetch", request, pb.FetchReply)
     assert len(bob.rrefs.table) == 0
 
 
