@@ -35,7 +35,7 @@ _LARGE_OUTLINE = 4096
 _CALL = "the call"  # the value is (args, kwargs), which the caller doesn't see as one
 
 
-def encode(value: object, journey: Journey, where: str = "value") -> Value:
+def encode(value: Any, journey: Journey, where: str = "value", into: Value | None = None) -> Value:
     """The message of a value.
 
     Args:
@@ -43,6 +43,7 @@ def encode(value: object, journey: Journey, where: str = "value") -> Value:
         journey: its `parts` get the large arrays: views, to be sent or copied before the caller goes on. If
             the value can't travel the journey ends, so that passengers stay where they are.
         where: what the value is called in messages.
+        into: an empty message to be filled, such as a field of another one, which is copied otherwise.
 
     Raises:
         CannotTravel: something in it can't travel; the message names the type, and the path to it. It is a
@@ -51,8 +52,11 @@ def encode(value: object, journey: Journey, where: str = "value") -> Value:
     first_part = len(journey.parts)
     encoder = Encoder(journey)
     try:
-        encoder.put(value)
-        return _checked(encoder, first_part)
+        if where is _CALL:
+            encoder.pair(value)
+        else:
+            encoder.put(value)
+        return _checked(encoder, first_part, Value() if into is None else into)
     except CannotTravel as error:
         journey.end(Outcome.REFUSED)
         if where is _CALL:
@@ -63,8 +67,8 @@ def encode(value: object, journey: Journey, where: str = "value") -> Value:
         raise
 
 
-def _checked(encoder: Encoder, first_part: int) -> Value:
-    message = encoder.message(first_part)
+def _checked(encoder: Encoder, first_part: int, message: Value) -> Value:
+    encoder.fill(message, first_part)
     if len(encoder.outline) > _LARGE_OUTLINE:  # else it can't be too large
         if (nbytes := message.ByteSize()) > MAX_HEADER:
             raise CannotTravel(
@@ -91,7 +95,9 @@ def decode(message: Value, parts: Sequence[Buffer], journey: Journey, *, views: 
     return Decoder(message, parts, journey, views).value()
 
 
-def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any] | None, journey: Journey) -> Value:
+def encode_call(
+    args: Sequence[Any], kwargs: Mapping[str, Any] | None, journey: Journey, into: Value | None = None
+) -> Value:
     """The arguments of a call as one message; raises as `encode`."""
     if type(args) is not tuple:
         if not isinstance(args, Iterable) or isinstance(args, str | bytes | dict):
@@ -99,7 +105,7 @@ def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any] | None, journey: 
         args = tuple(args)
     if kwargs and not all(isinstance(name, str) for name in kwargs):
         raise CannotTravel(f"kwargs={kwargs!r:.200}: a dict of names and values")
-    return encode((args, dict(kwargs or {})), journey, _CALL)
+    return encode((args, dict(kwargs) if kwargs else {}), journey, _CALL, into)
 
 
 def decode_call(

@@ -114,6 +114,9 @@ class Calls:
         pending.tick = self._alarms.add(pending.call, deadline)
         payload = pending.payload
         cost = frames.cost(header, payload.lane, payload.sizes)
+        if self._port.admits(cost):
+            self._send(pending, header, deadline)
+            return
         pending.ticket = self._port.when_admitted(
             cost, pending.wanted, lambda: self._send(pending, header, deadline)
         )

@@ -242,8 +242,8 @@ class Dispatcher:
         running.task = None  # with its traceback it would be a cycle that keeps the payload alive
         if self._running.pop(running.number, None) is not None:
             self._alarms.discard(running.number, running.tick)
-        link = self._port.link
-        if link is not None and self._port.session.owes_report:
+        link, session = self._port.link, self._port.session
+        if link is not None and not session.has_unsent and session.owes_report:
             link.report_soon()
 
 

@@ -21,6 +21,7 @@ WRITERS: Final[dict[type, Writer]] = {}
 FALLBACKS: Final[list[Callable[[object], Writer]]] = []
 
 _UNIFORM = 8  # items from which on it pays to ask whether all are of one type
+_PAIR = bytes([kinds.TUPLE, 2])
 
 
 class Encoder:
@@ -53,25 +54,36 @@ class Encoder:
         self._done: dict[int, int] = {}  # ids of modules that were written, and the how-manieth each was
         self._inside: frozenset[int] = frozenset()  # ids of modules whose state the one around them brings
 
-    def message(self, first_part: int) -> Value:
-        """What was written."""
-        columns: dict[str, Any] = {}
+    def fill(self, message: Value, first_part: int) -> None:
+        """Puts what was written into an empty message."""
+        message.outline = bytes(self.outline)
         if self.blobs:
-            columns["blobs"] = self.blobs
+            message.blobs.extend(self.blobs)
         if self.integers:
-            columns["integers"] = self.integers
+            message.integers.extend(self.integers)
         if self.reals:
-            columns["reals"] = self.reals
+            message.reals.extend(self.reals)
         if self.texts:
-            columns["texts"] = self.texts
+            message.texts.extend(self.texts)
         if first_part:
-            columns["first_part"] = first_part
-        return Value(outline=bytes(self.outline), **columns)
+            message.first_part = first_part
 
     def put(self, value: Any, depth: int = 0) -> None:
         """Writes a value; CannotTravel, with the path from here, if it or something in it can't be sent."""
         writer = WRITERS.get(type(value)) or writer_of(value)
         writer(self, value, depth)
+
+    def pair(self, value: tuple[Any, Any]) -> None:
+        """Writes a tuple of two, as `put` does."""
+        self.outline += _PAIR
+        self._containers = 1
+        step = "[0]"
+        try:
+            self.put(value[0], 1)
+            step = "[1]"
+            self.put(value[1], 1)
+        except CannotTravel as error:
+            raise seen_from(error, step, value) from None
 
     def number(self, value: int) -> None:
         """Writes a count or another small number into the outline."""

@@ -35,9 +35,13 @@ def _pack(
     metadata: Mapping[str, str] | None,
     journey: Journey,
 ) -> InvokeRequest:
-    message = arguments.encode_call(*call, journey)
+    request = InvokeRequest(function=function)
+    arguments.encode_call(*call, journey, request.arguments)
+    if not metadata:
+        return request
     try:
-        return InvokeRequest(function=function, arguments=message, metadata=metadata)
+        request.metadata.update(metadata)
+        return request
     except Exception as error:  # what rides in the arguments stays here
         journey.end(Outcome.REFUSED)
         raise ArgumentError(f"metadata={metadata!r:.200}: a dict of str to str ({error})") from None

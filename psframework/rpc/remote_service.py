@@ -87,7 +87,8 @@ class RemoteService:
             running = Running(caller_of(request, call), call.deadline)
             result = await executor.call(entry, args, kwargs, running)
         del args, kwargs, parts
-        reply = InvokeReply(value=self.give(result, call))
+        reply = InvokeReply()
+        self.give(result, call, reply.value)
         if call.reply_sizes:
             await self.settle_parts(call)
         return reply
@@ -155,10 +156,10 @@ class RemoteService:
             reply.functions.append(info)
         return reply
 
-    def give(self, value: Any, call: Call) -> Value:
+    def give(self, value: Any, call: Call, into: Value | None = None) -> Value:
         """Encodes a result for a reply to `call`, and sets the reply's parts; then call `settle_parts`."""
         journey = Journey(call.peer, is_reply=True)
-        message = arguments.encode(value, journey, "the result")
+        message = arguments.encode(value, journey, "the result", into)
         call.reply_lost = partial(journey.end, Outcome.REFUSED)
         if journey.parts:
             call.reply_parts(journey.parts)

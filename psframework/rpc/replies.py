@@ -43,7 +43,10 @@ class Replies:
         header = _header(response)
         frame = Frame(kind=frames.REPLY, call=number, header=header)  # type: ignore[arg-type]
         cost = frames.FRAME_COST + len(header)
-        self._port.when_admitted(cost, _always, lambda: self._post(frame, alone=alone))
+        if self._port.admits(cost):
+            self._port.post(frame, alone=alone)
+        else:
+            self._port.when_admitted(cost, _always, lambda: self._post(frame))
 
     def error(self, number: int, error: BaseException, *, untouched: bool = False) -> None:
         """Replies with an error; after a reply whose payload is still being made, ends that.
@@ -128,8 +131,8 @@ class Replies:
             raise ArgumentError(f"the reply's iterator ended before all {len(sizes)} parts were made")
         self._streams.pop(frame.call, None)
 
-    def _post(self, frame: Frame, *, alone: bool = False) -> None:
-        self._port.post(frame, alone=alone)
+    def _post(self, frame: Frame) -> None:
+        self._port.post(frame)
 
 
 def _header(response: Message) -> bytes:

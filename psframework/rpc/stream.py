@@ -80,6 +80,10 @@ class Port:
             self._link.wake(now=alone or self.session.unsent == EARLY)
         return number
 
+    def admits(self, cost: int) -> bool:
+        """Takes `cost` bytes from the window, if it has room and nobody waits for it."""
+        return not self._waiting and self.session.admit(cost)
+
     @property
     def is_waiting(self) -> bool:
         """Whether anything waits for the window."""
@@ -91,7 +95,7 @@ class Port:
         Returns:
             A ticket for `withdraw`; 0 if it was sent.
         """
-        if not self._waiting and self.session.admit(cost):
+        if self.admits(cost):
             send()
             return 0
         self._last_ticket += 1
