@@ -52,6 +52,7 @@ class Account:
         self.owner = OwnerState(self.fenced, self.incoming)
         self.user = UserState(incarnation, self.fenced, self.incoming)
         self._counter = 0
+        self._evicted = False
 
     def new_id(self) -> RRefId:
         """The name of a value that this process asks for."""
@@ -149,11 +150,12 @@ class Account:
 
     def evicted(self, error: PsfError) -> list[Action]:
         """Membership says that this process itself is dead: it refers to nothing, and owns for itself."""
+        self._evicted = True  # others took back what was theirs, and will answer nothing
         return [*self.user.evicted(error), *self.owner.evicted()]
 
     def pending(self, to: int) -> list[Message]:
         """All that `to` has not answered; to be sent again now and then."""
-        if to in self.fenced:
+        if self._evicted or to in self.fenced:
             return []
         return [*self.user.pending(to), *self.outgoing.pending(to), *self.incoming.pending(to)]
 

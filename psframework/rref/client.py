@@ -151,10 +151,10 @@ class RRefs:
     async def confirm(self, rref: RRef) -> None:
         """Waits until the owner knows the reference."""
         ref = rref.ref
-        if isinstance(ref, Fork):
-            await asyncio.shield(self.table.confirmation(ref))
-        else:
+        if isinstance(ref, Home):
             await self.table.value(ref.rref, None, Deadline.NEVER)
+        elif ref.is_pending:
+            await self.table.wait((ref.owner, ref.id), Deadline.NEVER, "it has no deadline")
 
     def call_method(self, rref: RRef, call: MethodCall) -> Future[Any]:
         """Runs a method where the value lives."""
@@ -239,6 +239,7 @@ class RRefs:
         if self.table.closed is None:
             self.table.closed = ContextClosed(f"{self.table.identity.name} has left the cluster")
         self._control.close()
+        self.table.end()
         PASSENGER.remove(self)
 
     def _owes(self) -> bool:

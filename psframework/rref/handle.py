@@ -53,10 +53,11 @@ class RRef:
 
     def __repr__(self) -> str:
         ref = self._ref
+        error = ref.entry.error if isinstance(ref, Home) and ref.entry is not None else ref.error
         if ref.dropped:
             state = "closed"
-        elif ref.error is not None:
-            state = f"failed: {ref.error}"
+        elif error is not None:
+            state = f"failed: {error}"
         elif isinstance(ref, Fork):
             state = ref.state.value
         else:
@@ -99,6 +100,7 @@ class RRef:
         Raises:
             PsfError: why it never will: the error of the value's creation, PeerLost if the owner is dead.
         """
+        self.table.check_thread()
         self.check()
         await self._calls.confirm(self)
         return True
@@ -114,6 +116,7 @@ class RRef:
             RemoteError: the creation failed; every use raises that.
             PeerLost: the owner is dead.
         """
+        self.table.check_thread()
         self.check()
         return await self._calls.fetch(self, timeout)
 

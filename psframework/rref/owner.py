@@ -237,10 +237,11 @@ class OwnerState:
 
     def evicted(self) -> list[Action]:
         """This process is dead for all others: only its own handles count."""
+        homecomings = [child for child in self._parents if isinstance(child, HoldId)]
+        actions: list[Action] = [Rejected(hold, Refusal.EVICTED) for hold in homecomings]
         self._holders.clear()
         self._waiting.clear()
         self._parents.clear()
-        actions: list[Action] = []
         for entry in self.entries:
             entry.forks.clear()
             entry.holds.clear()
@@ -277,6 +278,7 @@ class OwnerState:
         return [Release(entry.rref)]
 
     def _wait(self, parent: ForkId, child: ForkId | HoldId, what: Register | _Arrival) -> None:
+        self._forget_waiting(child)  # it may have been said before, even of another parent
         self._waiting.setdefault(parent, {})[child] = what
         self._parents[child] = parent
 

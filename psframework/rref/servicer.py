@@ -126,8 +126,6 @@ class RRefService:
             entry = table.account.owner.find(rref)
         if entry is not None:
             return entry
-        if call.peer.incarnation in table.account.fenced:
-            raise Evicted(f"{call.peer.name} was declared dead: it must join again")
         raise DeadlineExceeded(f"RRef {rref} was given up before its creation began")
 
     def _holder(self, request: pb.FetchRequest | pb.CallMethodRequest, call: Call) -> ForkId | None:
@@ -142,6 +140,8 @@ class RRefService:
         fork = fork_id(message)
         if fork.holder != call.peer.incarnation:
             raise WireError(f"fork {fork} is not one of {call.peer.name}'s")
+        if fork.holder in self._table.account.fenced:
+            raise Evicted(f"{call.peer.name} was declared dead: it must join again")
         return fork
 
     def _check_session(self, call: Call, *, own: bool = False) -> None:

@@ -155,8 +155,8 @@ class Table:
         return threading.get_ident() == self._thread
 
     def check_thread(self) -> None:
-        """Raises ArgumentError in any thread but the loop's."""
-        if not self.is_on_loop:
+        """Raises ArgumentError in any thread but the loop's, and on any other loop."""
+        if asyncio._get_running_loop() is not self._loop:
             raise ArgumentError(
                 "remote references are made and used on the event loop: make this function `async def`"
             )
@@ -235,6 +235,11 @@ class Table:
                 waiters.remove(waiter)
                 if not waiters:
                     del self._waiters[what]
+
+    def end(self) -> None:
+        """Nothing will happen any more: whoever waits hears that."""
+        for what in list(self._waiters):
+            self._wake(what, self.closed)
 
     def _waiter(self, what: object) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = self._loop.create_future()

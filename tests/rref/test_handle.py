@@ -84,7 +84,7 @@ async def test_here_too(team: Team) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="no counter"):
             await bad.to_here()
-    assert "failed: no counter" in repr(bad)
+    assert "failed: ValueError: no counter" in repr(bad)
     del rref, bad
     await team.clean()
 
