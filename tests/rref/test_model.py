@@ -263,7 +263,7 @@ def test_the_machine_finds_what_is_missing(kind: type) -> None:
 
 def test_a_shrunk_schedule_can_be_read() -> None:
     with pytest.raises(Violation) as caught:
-        schedules(2_000, mutant(LeakyOwner), derandomize=True, stateful_step_count=4)
+        schedules(2_000, mutant(LeakyOwner), derandomize=True, stateful_step_count=10)
     story = "\n".join(caught.value.__notes__).split("What happened:\n")[-1].splitlines()
     assert len(story) <= 20
     assert any("dies" in line for line in story)

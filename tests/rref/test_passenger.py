@@ -91,6 +91,22 @@ async def test_a_function_that_fails_leaves_nothing(team: Team) -> None:
     await team.clean()
 
 
+async def test_results_that_cannot_be_read_leave_nothing(team: Team) -> None:
+    """References behind what can't be read are never reached; their sender lets go all the same."""
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    things.kept += [bob.rrefs.rref(1), ann.rrefs.remote("bob", things.Counter)]
+    await things.kept[1].confirmed_by_owner()
+    with pytest.raises(WireError, match="only one"):
+        await ann.rpc("bob", things.behind)
+    with pytest.raises(WireError, match="only one"):
+        await ann.rrefs.remote("bob", things.behind).to_here()
+    with pytest.raises(WireError, match="only one"):
+        async for _ in ann.worker.remote.rpc_stream("bob", things.behind_one_by_one):
+            raise AssertionError
+    things.kept.clear()
+    await team.clean()
+
+
 async def test_calls_that_are_cancelled_leave_nothing(team: Team) -> None:
     ann, *_ = await three(team)
     rref, mine = ann.rrefs.remote("bob", things.Counter), ann.rrefs.rref(1)
