@@ -19,6 +19,7 @@ from typing import Any
 
 from psframework.errors import WireError
 from psframework.proto.v1.remote_pb2 import Value
+from psframework.rpc import journey as journeys
 from psframework.rpc import kinds, object_readers, object_writers, readers, writers
 from psframework.rpc.decoder import Decoder
 from psframework.rpc.encoder import Encoder
@@ -27,11 +28,12 @@ from psframework.rpc.journey import Journey, Outcome
 from psframework.rpc.kinds import CannotTravel
 from psframework.wire.memory import Buffer
 
-__all__ = ["CannotTravel", "decode", "decode_call", "encode", "encode_call"]
+__all__ = ["CannotTravel", "decline", "decode", "decode_call", "encode", "encode_call"]
 
 _TEACHERS = (readers, object_readers, writers, object_writers)  # imported for what they teach
 
 _LARGE_OUTLINE = 4096
+MOST_PASSENGER_BYTES = 4096  # no passenger says more of itself
 _CALL = "the call"  # the value is (args, kwargs), which the caller doesn't see as one
 
 
@@ -90,9 +92,21 @@ def decode(message: Value, parts: Sequence[Buffer], journey: Journey, *, views: 
 
     Raises:
         WireError: it is no value, or a name in it is not known here. Until then it took no more memory than a
-            fixed multiple of the message, and, for arrays, what their bytes take.
+            fixed multiple of the message, and, for arrays, what their bytes take. Passengers that were not
+            reached have been declined.
     """
-    return Decoder(message, parts, journey, views).value()
+    try:
+        return Decoder(message, parts, journey, views).value()
+    except Exception:
+        decline(message, journey)
+        raise
+
+
+def decline(message: Value, journey: Journey) -> None:
+    """Nobody will take what a reply brings: passengers in it that were not reached hear of it too."""
+    for data in message.blobs:
+        if len(data) <= MOST_PASSENGER_BYTES:
+            journeys.decline(data, journey)
 
 
 def encode_call(

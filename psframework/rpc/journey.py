@@ -133,6 +133,9 @@ class Passenger(Protocol):
             WireError: the data is not what `depart` makes.
         """
 
+    def decline(self, data: bytes, journey: Journey) -> None:
+        """A reply can't be read, and has this in it: what `depart` made, perhaps, or other bytes."""
+
 
 _by_kind: dict[str, Passenger] = {}
 _by_type: dict[type, tuple[str, Passenger]] = {}
@@ -162,6 +165,12 @@ def passenger_for(kind: type) -> tuple[str, Passenger] | None:
             if found is not None:
                 return found
     return None
+
+
+def decline(data: bytes, journey: Journey) -> None:
+    """Bytes of a reply that can't be read: whoever knows them as a passenger of its own lets that go."""
+    for passenger in list(_by_kind.values()):
+        passenger.decline(data, journey)
 
 
 def passenger_named(kind: str) -> Passenger | None:

@@ -37,7 +37,12 @@ def _number(reply: OpenStreamReply, parts: Sequence[memoryview], journey: Journe
 
 
 def _items(reply: NextItemsReply, parts: Sequence[memoryview], journey: Journey) -> tuple[list[Any], bool]:
-    return [arguments.decode(item, parts, journey) for item in reply.items], reply.done
+    try:
+        return [arguments.decode(item, parts, journey) for item in reply.items], reply.done
+    except Exception:
+        for item in reply.items:
+            arguments.decline(item, journey)
+        raise
 
 
 def _nothing(reply: CloseStreamReply, parts: Sequence[memoryview], journey: Journey) -> None:

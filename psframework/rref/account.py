@@ -107,6 +107,12 @@ class Account:
             return None, self.owner.arrive(rref, parent, hold)
         return self.user.arrive(rref, owner, owner_name, parent, hold)
 
+    def decline(self, hold: HoldId) -> list[Action]:
+        """A reference came in a message that can't be read; if it was not taken, it never will be."""
+        if hold.sender in self.fenced or not self.incoming.take(hold):
+            return []
+        return self.incoming.done(hold)
+
     # What other processes say
 
     def receive(self, sender: int, message: Message) -> list[Action]:

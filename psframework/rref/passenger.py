@@ -107,6 +107,16 @@ class RRefPassenger:
             journey.on_outcome(lambda outcome: table.abandon(ref) if outcome is Outcome.REFUSED else None)
         return RRef(home, ref)
 
+    def decline(self, data: bytes, journey: Journey) -> None:
+        """A reply can't be read: the senders of references in it may let go, also of those not reached."""
+        try:
+            message = RRefHandle.FromString(data)
+            hold, peer = hold_id(message.hold), journey.peer
+            if peer is not None and hold.sender == peer.incarnation and hold.counter:
+                self._home(message.receiver, peer).table.decline(hold)
+        except (DecodeError, WireError):  # other bytes
+            return
+
     def _home(self, receiver: int, peer: PeerInfo) -> Traveller:
         homes = [home for home in self._homes if home.table.identity.incarnation == receiver]
         if len(homes) > 1:  # connections to several clusters, which count incarnations alike

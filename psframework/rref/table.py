@@ -206,6 +206,10 @@ class Table:
             return fork, self._settled(fork.error)
         return fork, None if hold.sender == owner[0] else self.confirmation(fork)
 
+    def decline(self, hold: HoldId) -> None:
+        """The message with this reference can't be read."""
+        self.apply(self.account.decline(hold))
+
     def abandon(self, home: Home) -> None:
         """The message with this reference is refused, perhaps before it was admitted."""
         if home.hold is not None and self._homecomings.pop(home.hold, None) is not None:

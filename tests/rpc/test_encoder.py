@@ -129,6 +129,7 @@ class Rail:
 
     def __init__(self):
         self.ends = []
+        self.declined = []
 
     def depart(self, value, journey):
         if value.number < 0:
@@ -144,6 +145,9 @@ class Rail:
         assert not journey.outgoing
         journey.notes.setdefault("rider", []).append(int(data))
         return Rider(int(data), *journey.luggage)
+
+    def decline(self, data, journey):
+        self.declined.append(data)
 
 
 @pytest.fixture
@@ -187,6 +191,7 @@ def test_what_a_passenger_says_reaches_the_caller(rail):
     message = encode(Rider(13), Journey())
     with pytest.raises(WireError, match="no seat 13"):
         decode(message, [], Journey(outgoing=False))
+    assert rail.declined == [b"13"]
     message = encode(Rider(1), Journey())
     journeys.put_down("rider")
     with pytest.raises(WireError, match="nothing here takes values of kind 'rider'"):

@@ -18,6 +18,9 @@ class Porter:
     def arrive(self, data, journey):
         return Ticketed()
 
+    def decline(self, data, journey):
+        raise AssertionError
+
 
 @pytest.fixture
 def porter():

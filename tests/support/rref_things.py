@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from psframework.rpc.registry import remote
+from psframework.rpc.types import register_type
 
 made: list[Any] = []
 kept: list[Any] = []
@@ -122,3 +125,33 @@ def fail(rref: Any) -> None:
 @remote
 def size(value: Any) -> int:
     return int(value.nbytes)
+
+
+@register_type
+@dataclass
+class Unreadable:
+    """Can be sent, but not be made at the other end."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        raise ValueError("only one was made")
+
+
+def _behind() -> list[Any]:
+    first = object.__new__(Unreadable)
+    first.number = 1
+    return [first, *kept]
+
+
+@remote
+async def behind() -> list[Any]:
+    """What is kept, behind something that can't be read."""
+    return _behind()
+
+
+@remote
+async def behind_one_by_one() -> AsyncIterator[Any]:
+    """The same as a stream."""
+    for item in _behind():
+        yield item
