@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _UNIFORM = 8  # items from which on it pays to ask whether all are of one kind
 _HAVE_COLUMNS = (kinds.REAL, kinds.INTEGER, kinds.TEXT)
 _PAIR = bytes([kinds.TUPLE, 2])
+_NO_ITEMS = bytes([kinds.DICT, 0])
 
 Reader = Callable[["Decoder", int], Any]
 
@@ -81,11 +82,14 @@ class Decoder:
         return value
 
     def call(self) -> tuple[Any, Any]:
-        """The two items of a tuple of two; WireError if the message is not just that."""
+        """A call's arguments, the two items of a tuple; WireError if the message is not just that."""
         if not self.outline.startswith(_PAIR):
             raise WireError("the arguments of a call are a tuple and a dict with names")
         self.at, self._containers = len(_PAIR), 1
-        pair = self.node(1), self.node(1)
+        args = self.node(1)
+        if self.outline[self.at :] == _NO_ITEMS:  # as nearly always
+            return args, {}
+        pair = args, self.node(1)
         self._check_end()
         return pair
 
@@ -126,11 +130,12 @@ class Decoder:
         self._containers += 1
         if depth >= MAX_DEPTH or self._containers > MAX_CONTAINERS:
             raise _too_much()
-        count = self.byte()
-        if count > 0x7F:
-            self.at -= 1
+        outline, at = self.outline, self.at
+        if at < len(outline) and (count := outline[at]) < 0x80:
+            self.at = at + 1
+        else:
             count = self.number()
-        left = len(self.outline) - self.at
+        left = len(outline) - self.at
         if count * each > left:
             raise WireError(f"{count} items where {left} bytes of outline are left")
         return count

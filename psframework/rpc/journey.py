@@ -99,6 +99,8 @@ class Journey:
         if self.outcome is not None:
             return
         self.outcome = outcome
+        if not self._callbacks:
+            return
         callbacks, self._callbacks = self._callbacks, []
         error: Exception | None = None
         for callback in callbacks:
