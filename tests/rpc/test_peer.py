@@ -17,8 +17,16 @@ from psframework.errors import (
     PermissionDenied,
     RemoteError,
 )
-from psframework.proto.v1.call_pb2 import Chunk
+from psframework.proto.v1.call_pb2 import Chunk, Frame
+from psframework.rpc import frames
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.calling import Home
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.limits import AgentOptions
+from psframework.rpc.peer import Peer
+from psframework.rpc.segments import Segments
+from psframework.rpc.service import MethodTable
+from psframework.rpc.stream import EARLY
 from psframework.wire.lanes import Lane
 
 
@@ -279,3 +287,18 @@ async def test_what_on_part_raises_ends_its_call_only(office: Any, lanes: str, e
     assert isinstance(failed, RuntimeError | KeyError) and other == "a"
     await office.until(lambda: peer.statistics() == {"made": 0, "served": 0, "kept": 0})
     assert peer.lost is None
+
+
+async def test_what_was_not_taken_of_a_long_message_is_not_acknowledged() -> None:
+    options = AgentOptions()
+    home, segments = Home(options, MethodTable()), Segments(options.segment_bytes)
+    peer = Peer(PeerInfo("other", "worker", "", 1), home, segments, lambda peer: None)
+    count = 2 * EARLY + 3
+    frame = frames.encode_frame(Frame(kind=frames.CANCEL, call=1))  # type: ignore[arg-type]
+    message = frames.encode_batch(1, 0, 0, [frame] * count)
+    taking = peer.receive(message)
+    next(taking)
+    taking.close()  # the connection ends
+    assert peer.state().received == EARLY and peer.lost is None
+    assert len(list(peer.receive(message))) == 2  # it comes again
+    assert peer.state().received == count
