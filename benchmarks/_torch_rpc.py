@@ -41,6 +41,15 @@ def inflight() -> float:
     return 2000 // WINDOW * WINDOW / (time.perf_counter() - start)
 
 
+def rref() -> float:
+    x, times = torch.tensor(1.0), []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        rpc.remote("server", echo, (x,)).to_here()
+        times.append(time.perf_counter() - start)
+    return percentile(times, 0.5)
+
+
 def push() -> float:
     x, n = torch.ones(16 * MIB), 6
     start = time.perf_counter()
@@ -60,7 +69,7 @@ def join(rank: int, transport: str, meeting: str) -> None:
         )
     rpc.init_rpc("client" if rank == 0 else "server", rank=rank, world_size=2, rpc_backend_options=options)
     if rank == 0:
-        cases = {"latency": latency, "inflight": inflight}
+        cases = {"latency": latency, "inflight": inflight, "rref": rref}
         serve_side(cases | {"push": push, "push_tcp": push, "latency_tcp": latency})
     rpc.shutdown()
 

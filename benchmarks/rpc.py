@@ -51,6 +51,7 @@ from psframework.rpc.remote_client import Remote
 from psframework.rpc.remote_service import RemoteService
 from psframework.rpc.security import Security
 from psframework.rpc.service import Method, Service
+from psframework.rref.client import RRefs
 from psframework.testing.workers import Phonebook
 from psframework.wire.lanes import parse
 
@@ -67,6 +68,7 @@ ROWS = (
     Row("call_sync", "sync function, one by one, p50", "us", 1e6, 1.0, lower_is_better=True),
     Row("call_inflight", "function, 64 in flight", "calls/s", 1.0, 5.0),
     Row("call_inflight_sync", "sync function, 64 in flight", "calls/s", 1.0),
+    Row("rref", "RRef, create and to_here, p50", "us", 1e6, 1.0, lower_is_better=True),
     Row("call_push", "64 MiB argument, shared memory", "GB/s", 1e-9, 2.0),
     Row("call_push_tcp", "64 MiB argument, striped / TCP", "GB/s", 1e-9, 1.5),
 )
@@ -121,7 +123,7 @@ class EchoService:
 
 def make_agent(name: str, folder: str, lanes: str, *services: Service) -> Agent:
     options = AgentOptions(lanes=parse(lanes), segment_directory=folder)
-    info = PeerInfo(name, "bench", "", 1)
+    info = PeerInfo(name, "bench", "", 1 if name == "client" else 2)
     return Agent(info, security=Security.plaintext(), services=[EchoService(), *services], options=options)
 
 
@@ -133,6 +135,7 @@ def serve(folder: str, lanes: str, pipe: Connection) -> None:
             Executor() as executor,
             RemoteService(executor) as functions,
             make_agent("server", folder, lanes, functions) as agent,
+            RRefs(agent, Remote(agent, Phonebook()), Phonebook(), functions),
         ):
             server = grpc.aio.server(options=server_options())
             server.add_generic_rpc_handlers(tuple(agent.handlers()))
@@ -154,6 +157,7 @@ class Client:
         self._runner = runner
         self._peer = peer
         self._remote = Remote(agent, Phonebook())
+        self._rrefs = RRefs(agent, self._remote, Phonebook(), RemoteService(Executor()))
         self._array = np.ones(16 * MIB, np.float32)
 
     def case(self, body: Callable[[], Awaitable[float]]) -> Callable[[], float]:
@@ -211,6 +215,14 @@ class Client:
 
         return body
 
+    async def rref(self) -> float:
+        times = []
+        for _ in range(CALLS):
+            start = time.perf_counter()
+            await self._rrefs.remote("server", echo, (SCALAR,)).to_here()
+            times.append(time.perf_counter() - start)
+        return percentile(times, 0.5)
+
     async def call_push(self) -> float:
         n = 6
         start = time.perf_counter()
@@ -225,19 +237,20 @@ def run_side(lanes: str) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         mine, theirs = get_context("spawn").Pipe()
-        server = get_context("spawn").Process(target=serve, args=(folder, lanes, theirs))
+        server = get_context("spawn").Process(target=serve, args=(folder, lanes, theirs), daemon=True)
         server.start()
         pin(0)
         agent = make_agent("client", folder, lanes)
         port = mine.recv()
 
-        async def start() -> Peer:
+        async def start() -> Client:
             await agent.__aenter__()
-            return await agent.connect(
+            peer = await agent.connect(
                 [f"127.0.0.1:{port}"], name="server", role="bench", deadline=Deadline.after(30)
             )
+            return Client(runner, agent, peer)
 
-        client = Client(runner, agent, runner.run(start()))
+        client = runner.run(start())
         cases = {"latency": client.latency, "inflight": client.inflight, "push": client.push}
         cases |= {"push_tcp": client.push, "latency_tcp": client.latency}
         cases |= {
@@ -247,6 +260,7 @@ def run_side(lanes: str) -> None:
         }
         cases |= {"call_inflight": client.call_inflight(echo), "call_push": client.call_push}
         cases |= {"call_inflight_sync": client.call_inflight(echo_sync), "call_push_tcp": client.call_push}
+        cases["rref"] = client.rref
         serve_side({name: client.case(body) for name, body in cases.items()})
         runner.run(agent.close())
         mine.send("stop")
@@ -268,7 +282,7 @@ def main() -> int:
     here = [sys.executable, __file__, "--side"]
     torch = [args.torch_python, str(Path(__file__).with_name("_torch_rpc.py"))]
     same_host: tuple[str, ...] = ("latency", "inflight", "push", "call", "call_sync", "call_inflight")
-    same_host = (*same_host, "call_inflight_sync", "call_push")
+    same_host = (*same_host, "call_inflight_sync", "rref", "call_push")
     network = ("latency_tcp", "push_tcp", "call_tcp", "call_push_tcp")
     figures = {}
     for lanes, transport, cases in (
