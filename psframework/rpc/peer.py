@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from psframework.errors import ConfigurationError, PeerLost, WireError
 from psframework.rpc import frames, handshake
@@ -183,7 +183,7 @@ class Peer(Calling):
         """Only the side that dialled can open streams."""
         self._port.post(Frame(kind=frames.OPEN_STRIPES))  # type: ignore[arg-type]
 
-    def receive(self, data: bytes) -> Iterator[None]:
+    def receive(self, data: bytes) -> Generator[None]:
         """Takes one message, `EARLY` frames at a time; it yields between them.
 
         What is not taken because the connection ends meanwhile is not acknowledged, so it comes again.
