@@ -11,6 +11,7 @@ number (the figure of one repetition) on stdout. `serve_side` implements that.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -46,6 +47,15 @@ def pin(core: int) -> None:
     cores = sorted(os.sched_getaffinity(0))
     if os.environ.get("PSF_BENCH_PIN", "1") != "0":
         os.sched_setaffinity(0, {cores[core % len(cores)]})
+
+
+def pin_threads(core: int) -> None:
+    """The same for a process that has threads already; each is pinned, and those that they start."""
+    cores = sorted(os.sched_getaffinity(0))
+    if os.environ.get("PSF_BENCH_PIN", "1") != "0":
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), {cores[core % len(cores)]})
 
 
 def serve_side(cases: Mapping[str, Callable[[], float]]) -> None:

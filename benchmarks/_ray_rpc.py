@@ -9,7 +9,7 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_memor
 
 import ray
 
-from benchmarks._peer import percentile, serve_side, set_allocator
+from benchmarks._peer import percentile, pin_threads, serve_side, set_allocator
 
 CALLS, WINDOW, ROUNDS = 600, 64, 30
 
@@ -17,12 +17,18 @@ CALLS, WINDOW, ROUNDS = 600, 64, 30
 class Echo:
     """An actor."""
 
+    def __init__(self) -> None:
+        pin_threads(1)
+
     def echo(self, x: int) -> int:
         return x
 
 
 class AsyncEcho:
     """One with an event loop."""
+
+    def __init__(self) -> None:
+        pin_threads(1)
 
     async def echo(self, x: int) -> int:
         return x
@@ -54,6 +60,8 @@ if __name__ == "__main__":
     set_allocator()
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     sync, loop = (ray.remote(num_cpus=0)(kind).remote() for kind in (Echo, AsyncEcho))
+    ray.get([sync.echo.remote(1), loop.echo.remote(1)])
+    pin_threads(0)
     try:
         serve_side(
             {

@@ -1,16 +1,15 @@
-"""Methods of an object in another process against Ray's actors: one by one, and 64 in flight.
+"""Calls of another process against Ray's actors: one by one, and 64 in flight.
 
     python benchmarks/ray_rpc.py --ray-python /path/to/python [--reps 5]
 
-Ours is an RRef on a worker of a local cluster, called as users call it. Neither side is pinned: Ray's work is
-spread over processes of its own.
+Ours are a function of a worker of a local cluster, and methods of an RRef there. Callers are pinned to one core,
+what they call to another; what else Ray runs is where it likes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import sys
 import time
@@ -21,11 +20,23 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import psframework as psf
-from benchmarks._peer import Row, Side, has, interleave, percentile, report, serve_side, set_allocator
+from benchmarks._peer import (
+    Row,
+    Side,
+    has,
+    interleave,
+    percentile,
+    pin_threads,
+    report,
+    serve_side,
+    set_allocator,
+)
 from psframework.rpc.process import SWITCH_SECONDS
 
 CALLS, WINDOW, ROUNDS = 600, 64, 100
 ROWS = (
+    Row("function", "function, one by one, p50", "us", 1e6, 0.35, lower_is_better=True),
+    Row("function_inflight", "function, 64 in flight", "calls/s", 1.0, 5.0),
     Row("call", "method, one by one, p50", "us", 1e6, 0.35, lower_is_better=True),
     Row("call_async", "async method, one by one, p50", "us", 1e6, 0.35, lower_is_better=True),
     Row("inflight", "method, 64 in flight", "calls/s", 1.0, 5.0),
@@ -33,9 +44,21 @@ ROWS = (
 )
 
 
+SAME = {"function": "call", "function_inflight": "inflight"}  # Ray has no functions there; its faster actor
+
+
+@psf.remote
+async def echo_function(x: int) -> int:
+    """A function."""
+    return x
+
+
 @psf.remote
 class Echo:
     """What Ray's actors are, here."""
+
+    def __init__(self) -> None:
+        pin_threads(1)
 
     def echo(self, x: int) -> int:
         return x
@@ -64,44 +87,25 @@ async def in_flight(call: Call) -> float:
     return ROUNDS * WINDOW / (time.perf_counter() - start)
 
 
-class Ours:
-    """This process as the client of a worker: one loop, driven one repetition at a time."""
-
-    def __init__(self, runner: asyncio.Runner) -> None:
-        self._runner = runner
-        self._stack = contextlib.AsyncExitStack()
-        self.echo: psf.RRef = runner.run(self._start())
-
-    async def _start(self) -> psf.RRef:
-        local = await self._stack.enter_async_context(psf.local_cluster(workers=1))
-        cluster = await self._stack.enter_async_context(psf.connect(local.address))
+async def run_side() -> None:
+    """Our side: a worker, and this process as its client."""
+    async with psf.local_cluster(workers=1) as local, psf.connect(local.address) as cluster:
         echo = cluster.remote("worker-0", Echo)
         await echo.confirmed_by_owner()
-        return echo
+        pin_threads(0)
+        loop = asyncio.get_running_loop()
 
-    def case(self, body: Callable[[Call], Coroutine[Any, Any, float]], call: Call) -> Callable[[], float]:
-        return lambda: self._runner.run(body(call))
+        def case(body: Callable[[Call], Coroutine[Any, Any, float]], call: Call) -> Callable[[], float]:
+            return lambda: asyncio.run_coroutine_threadsafe(body(call), loop).result()
 
-    def end(self) -> None:
-        self._runner.run(self._stack.aclose())
-
-
-def run_side() -> None:
-    """Our side."""
-    set_allocator()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    with asyncio.Runner() as runner:
-        ours = Ours(runner)
-        sync, loop = (lambda: ours.echo.rpc_async().echo(1)), (lambda: ours.echo.rpc_async().echo_async(1))
-        serve_side(
-            {
-                "call": ours.case(one_by_one, sync),
-                "call_async": ours.case(one_by_one, loop),
-                "inflight": ours.case(in_flight, sync),
-                "inflight_async": ours.case(in_flight, loop),
-            }
-        )
-        ours.end()
+        function: Call = lambda: cluster.rpc_async("worker-0", echo_function, (1,))  # noqa: E731
+        cases = {"function": case(one_by_one, function), "function_inflight": case(in_flight, function)}
+        for suffix, call in (
+            ("", lambda: echo.rpc_async().echo(1)),
+            ("_async", lambda: echo.rpc_async().echo_async(1)),
+        ):
+            cases |= {f"call{suffix}": case(one_by_one, call), f"inflight{suffix}": case(in_flight, call)}
+        await asyncio.to_thread(serve_side, cases)
 
 
 def main() -> int:
@@ -114,11 +118,13 @@ def main() -> int:
     parser.add_argument("--ray-python", default=default, help="interpreter that has ray, for the peer's side")
     args = parser.parse_args()
     if args.side:
-        run_side()
+        set_allocator()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        asyncio.run(run_side())
         return 0
-    sides = [Side("psframework", [sys.executable, __file__, "--side"], {"PSF_LOG_LEVEL": "error"})]
+    sides = [Side("psframework", [sys.executable, __file__, "--side"])]
     if args.ray_python:
-        sides.append(Side("ray", [args.ray_python, str(Path(__file__).with_name("_ray_rpc.py"))]))
+        sides.append(Side("ray", [args.ray_python, str(Path(__file__).with_name("_ray_rpc.py"))], same=SAME))
     else:
         print("no ray: pass --ray-python, or set PSF_RAY_PYTHON, to compare")
     for side in sides:
