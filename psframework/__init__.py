@@ -12,8 +12,13 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# Before gRPC is first imported: at its default level its core reports every orderly goodbye of a peer.
+# Both before gRPC is first imported, when it reads them; what users set wins.
+# At its default level its core reports every orderly goodbye of a peer.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Sockets are polled by the thread that waits for completions. gRPC's newer event engine hands every read and
+# write to threads of its own: a message each way on an open stream takes 220 us so, and 140 us without, with
+# a third less CPU time.
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
 if TYPE_CHECKING:
     from psframework import autograd, data, interop, nn, optim

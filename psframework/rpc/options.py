@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 Options = Sequence[tuple[str, str | int]]
@@ -13,12 +12,6 @@ KEEPALIVE_SECONDS = 10.0  # a cut link is noticed after this + KEEPALIVE_TIMEOUT
 KEEPALIVE_TIMEOUT_SECONDS = 5.0
 MAX_STREAMS = 1024  # open calls a connection
 MAX_METADATA = 16 * 1024  # bytes of headers that a peer may send
-
-# Sockets are polled by the thread that waits for completions. gRPC's newer event engine hands every read and
-# write to threads of its own: a message each way on an open stream takes 220 us so, and 140 us without, with
-# a third less CPU time. gRPC reads this when its first channel or server is made; what users set wins.
-EXPERIMENTS = "-event_engine_client,-event_engine_listener"
-os.environ.setdefault("GRPC_EXPERIMENTS", EXPERIMENTS)
 
 # Throughput of 1 MiB chunks: 0.44 -> 3.1 GB/s on loopback, and no stall of the loop above 1 ms.
 _TRANSFER: tuple[tuple[str, str | int], ...] = (

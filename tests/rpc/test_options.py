@@ -11,12 +11,13 @@ from typing import Any
 import grpc
 import pytest
 
-from psframework.rpc.options import EXPERIMENTS, channel_options, server_options
+from psframework.rpc.options import channel_options, server_options
 from psframework.testing.faults import FaultyLink
 
+EXPERIMENTS = "-event_engine_client,-event_engine_listener"
 MAKE_A_SERVER = """
+import psframework
 import asyncio, os, grpc
-import psframework.rpc.options
 
 async def main():
     server = grpc.aio.server()
@@ -26,6 +27,28 @@ async def main():
 
 asyncio.run(main())
 print(os.environ["GRPC_EXPERIMENTS"])
+"""
+
+CALL_A_WORKER = """
+import asyncio
+from pathlib import Path
+import psframework as psf
+
+def wakes():
+    tasks = [task / "status" for task in Path("/proc/self/task").iterdir()]
+    texts = [text for text in (task.read_text() for task in tasks) if "event_engine" in text]
+    return sum(int(text.split("voluntary_ctxt_switches:")[1].split()[0]) for text in texts)
+
+async def main():
+    async with psf.local_cluster(workers=1) as local, psf.connect(local.address) as cluster:
+        call = lambda: cluster.rpc_async("worker-0", "psframework.nn.functional.relu", (1.0,))
+        await call()
+        before = wakes()
+        for _ in range(300):
+            await call()
+        print(wakes() - before)
+
+asyncio.run(main())
 """
 
 
@@ -54,6 +77,12 @@ def test_this_release_of_grpc_knows_the_experiments_and_users_win(own: str | Non
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == (own or EXPERIMENTS)
     assert "xperiment" not in done.stderr
+
+
+def test_messages_do_not_pass_through_threads_of_the_event_engine() -> None:
+    command = [sys.executable, "-c", CALL_A_WORKER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=45, check=True)
+    assert int(done.stdout) < 100, "gRPC was imported before it was told"
 
 
 async def test_a_connection_that_swallows_everything_is_closed() -> None:
