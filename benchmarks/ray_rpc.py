@@ -2,8 +2,8 @@
 
     python benchmarks/ray_rpc.py --ray-python /path/to/python [--reps 5]
 
-Ours are a function of a worker of a local cluster, and methods of an RRef there. Callers are pinned to one core,
-what they call to another; what else Ray runs is where it likes.
+Ours are a function of a worker of a local cluster, and methods of an RRef there. Callers are pinned to one
+core, what they call to another; what else Ray runs is where it likes.
 """
 
 from __future__ import annotations
