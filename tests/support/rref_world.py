@@ -62,6 +62,7 @@ class Call:
     sender: int
     receiver: int
     references: list[Reference]
+    is_reply: bool = False
     given_up: bool = False  # the sender was told that nobody knows
     arrived: bool = False  # whole: the receiver has looked at every reference
 
@@ -138,8 +139,8 @@ class World:
         process.handles.append(fork)
         self.creations.append(Creation(fork, fails=fails))
 
-    def send(self, process: Process, receiver: int, handles: list[Handle]) -> None:
-        """A process calls another with references in the arguments (or replies with them)."""
+    def send(self, process: Process, receiver: int, handles: list[Handle], reply: bool = False) -> None:
+        """A process calls another with references in the arguments, or replies with them."""
         usable = [handle for handle in handles if handle.error is None]
         if not usable or receiver in process.account.fenced:
             return
@@ -150,8 +151,11 @@ class World:
             fork = handle if isinstance(handle, Fork) else None
             owner = fork.owner if fork else process.me
             call.references.append(Reference(handle.rref, owner, fork.id if fork else None, hold))
-        self.say(str(call))
+        self.say(f"{'reply by ' if reply else ''}{call}")
         self.calls.append(call)
+        if reply:  # nobody will tell how it ended
+            self._tell(process, call, Outcome.ANSWERED)
+            call.is_reply = True
 
     def drop(self, process: Process, handle: Handle) -> None:
         """A process needs a reference no more."""
@@ -280,13 +284,22 @@ class World:
         call.given_up = True
         self._tell(self.alive.get(call.sender), call, Outcome.UNKNOWN)
 
+    def cut(self, one: Process, other: Process) -> None:
+        """The session between two processes ends, and all that is in flight on it."""
+        self.say(f"cut: {one.me} and {other.me}")
+        for call in list(self.calls):
+            if {call.sender, call.receiver} == {one.me, other.me}:
+                self.vanish(self.calls.index(call))
+        for process, peer in ((one, other), (other, one)):
+            self.do(process, process.account.cut(peer.me))
+
     def abandon(self, process: Process, call: Call) -> None:
         """A call's deadline passes while its references are being registered."""
         self.say(f"deadline of {call}")
         self._refuse(process, call)
 
     def _tell(self, sender: Process | None, call: Call, outcome: Outcome) -> None:
-        if sender is not None:
+        if sender is not None and not call.is_reply:
             for reference in call.references:
                 self.do(sender, sender.account.outcome(reference.hold, outcome))
 
@@ -370,6 +383,7 @@ class World:
         elif None not in results:
             process.waiting.remove(call)
             self.say(f"starts: {call}")
+            self._tell(self.alive.get(call.sender), call, Outcome.ANSWERED)
             process.handles += [self._handle(process, reference) for reference in call.references]
 
     def _handle(self, process: Process, reference: Reference) -> Handle:
