@@ -189,16 +189,18 @@ class Dialer:
 
     async def _dial(self, deadline: Deadline) -> Connection:
         pause = FIRST_PAUSE
+        last: PsfError = DeadlineExceeded("no time was left")
         while True:
             refused: PsfError | None = None
-            last: PsfError = DeadlineExceeded("no time was left")
             for address in self._target.addresses:
                 try:
                     return await self._connect(address, deadline)
                 except Refused as error:
                     refused = error.error
                 except PsfError as error:
-                    last = error
+                    # The last try may have had no time: what an earlier one was told says more.
+                    if isinstance(last, DeadlineExceeded) or not isinstance(error, DeadlineExceeded):
+                        last = error
             if refused is not None:
                 raise refused
             if not isinstance(last, PeerLost | DeadlineExceeded):
