@@ -190,9 +190,11 @@ async def serve(
     try:
         yield serving
     finally:
-        await serving.stop()
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
+        try:
+            await serving.stop()
+        finally:  # also when it is cancelled while it stops
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
 
 
 async def _watch_the_loop(serving: Serving) -> None:
