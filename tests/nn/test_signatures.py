@@ -85,7 +85,7 @@ def arguments(function: Callable[..., Any], leave: set[str]) -> list[tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "ours", "theirs"), pairs(), ids=lambda value: value if isinstance(value, str) else ""
+    ("name", "ours", "theirs"), list(pairs()), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_arguments_are_torchs(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> None:
     mine, wanted = arguments(ours, ADDED), arguments(theirs, LEFT_OUT | ADDED)
