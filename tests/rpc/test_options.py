@@ -82,7 +82,7 @@ def test_this_release_of_grpc_knows_the_experiments_and_users_win(own: str | Non
 def test_messages_do_not_pass_through_threads_of_the_event_engine() -> None:
     command = [sys.executable, "-c", CALL_A_WORKER]
     done = subprocess.run(command, capture_output=True, text=True, timeout=45, check=True)
-    # Through those threads each of the 300 calls would wake one at least once; their timers do so now and then.
+    # Each of the 300 calls would wake one of those threads at least once; their timers do so now and then.
     assert int(done.stdout) < 300, "gRPC was imported before it was told"
 
 
