@@ -89,7 +89,9 @@ def _plain(input: Tensor, labels: Array, reduction: str) -> Tensor:
         rows = xp.ascontiguousarray(rows)
     count, classes = rows.shape
     places = xp.arange(0, count * classes, classes or 1) + labels.reshape(-1).astype(np.intp, copy=False)
-    exponentials = rows - rows.max(1, keepdims=True)
+    host = type(rows) is np.ndarray  # NumPy's method takes half as long again; CuPy has no `maximum.reduce`
+    top = np.maximum.reduce(rows, 1, keepdims=True) if host else rows.max(1, keepdims=True)
+    exponentials = rows - top
     picked = exponentials.reshape(-1)[places]
     xp.exp(exponentials, out=exponentials)
     sums = xp.add.reduce(exponentials, 1, keepdims=True)
