@@ -39,6 +39,11 @@ async def test_a_handler_sees_parts_while_the_rest_is_on_its_way(office: Any, li
     assert reply.part == 24 and sorted(office.desk.seen_parts) == [(index, MIB) for index in range(24)]
 
 
+@pytest.mark.xfail(
+    raises=DeadlineExceeded,
+    strict=False,
+    reason="open: a reply cut twice stalls in 1 of 20 busy runs",
+)
 @pytest.mark.parametrize("method", ["Mirror", "Stream"])
 @pytest.mark.parametrize("cuts", [(3 * MIB, 5 * MIB), (11 * MIB, 3 * MIB), (200_000, 17 * MIB)])
 async def test_a_transfer_goes_on_where_the_connection_broke(
