@@ -146,7 +146,11 @@ class Bulk:
     # Connections
 
     def attach(self, open_stripes: Callable[[], None]) -> None:
-        """A connection begins; `open_stripes` is called when the first chunk waits."""
+        """A connection begins; `open_stripes` is called when the first chunk waits.
+
+        A stripe of an earlier connection may have begun after that one ended: it must take no chunk of this.
+        """
+        self.detach()
         self._open_stripes = open_stripes
         self._asked = False
         if self._turns:
