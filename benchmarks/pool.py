@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._peer import Row, report
-from psframework.rpc.pool import ThreadPool
+from psframework.rpc.functions.pool import ThreadPool
 from psframework.rpc.process import SWITCH_SECONDS
 
 CALLS, BATCH = 20_000, 1000

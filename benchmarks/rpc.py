@@ -38,19 +38,19 @@ from benchmarks._peer import (
     set_allocator,
 )
 from psframework.proto.v1.call_pb2 import Chunk
-from psframework.rpc.agent import Agent
 from psframework.rpc.call import Call, PeerInfo
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.execute import Executor
+from psframework.rpc.functions.execute import Executor
+from psframework.rpc.functions.remote_client import Remote
+from psframework.rpc.functions.remote_service import RemoteService
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.options import server_options
-from psframework.rpc.peer import Peer
 from psframework.rpc.process import SWITCH_SECONDS
 from psframework.rpc.registry import remote
-from psframework.rpc.remote_client import Remote
-from psframework.rpc.remote_service import RemoteService
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.service import Method, Service
+from psframework.rpc.session.agent import Agent
+from psframework.rpc.session.peer import Peer
 from psframework.rref.client import RRefs
 from psframework.testing.workers import Phonebook
 from psframework.wire.lanes import parse

@@ -69,12 +69,12 @@ if TYPE_CHECKING:
     from psframework.parameter_server.handle import ParameterServer
     from psframework.parameter_server.partition import Balanced, FixedShards, Hash, MaxSize, MinSize
     from psframework.parameter_server.policy import ASP, BSP, SSP
-    from psframework.rpc.batching import batched
     from psframework.rpc.compute import compute
-    from psframework.rpc.context import current_caller
-    from psframework.rpc.future import Future
+    from psframework.rpc.functions.batching import batched
+    from psframework.rpc.functions.context import current_caller
+    from psframework.rpc.functions.future import Future
     from psframework.rpc.registry import remote
-    from psframework.rpc.types import register_type
+    from psframework.rpc.values.types import register_type
     from psframework.rref.handle import RRef
 
 # What is imported on first use: `psf health` and other small tools start in a fraction of the time.
@@ -101,12 +101,12 @@ _HOMES = {
     "psframework.parameter_server.handle": ("ParameterServer",),
     "psframework.parameter_server.partition": ("Balanced", "FixedShards", "Hash", "MaxSize", "MinSize"),
     "psframework.parameter_server.policy": ("ASP", "BSP", "SSP"),
-    "psframework.rpc.batching": ("batched",),
+    "psframework.rpc.functions.batching": ("batched",),
     "psframework.rpc.compute": ("compute",),
-    "psframework.rpc.context": ("current_caller",),
-    "psframework.rpc.future": ("Future",),
+    "psframework.rpc.functions.context": ("current_caller",),
+    "psframework.rpc.functions.future": ("Future",),
     "psframework.rpc.registry": ("remote",),
-    "psframework.rpc.types": ("register_type",),
+    "psframework.rpc.values.types": ("register_type",),
     "psframework.rref.handle": ("RRef",),
 }
 _MODULES = ("autograd", "data", "interop", "nn", "optim")

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from psframework.errors import ConfigurationError
-from psframework.rpc import certificates
-from psframework.rpc.certificates import CertificateInfo
+from psframework.rpc.security import certificates
+from psframework.rpc.security.certificates import CertificateInfo
 
 app = typer.Typer(
     help="Make a development certificate authority and the certificates of a cluster.\n\n"

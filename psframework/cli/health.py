@@ -10,7 +10,7 @@ import typer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from psframework.errors import PsfError
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.status import RpcFailure, from_rpc_error
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)

@@ -14,8 +14,8 @@ from psframework.cluster.connect import connect
 from psframework.cluster.handle import Cluster
 from psframework.cluster.settings import Settings
 from psframework.errors import ConfigurationError
-from psframework.rpc.certificates import CERT, describe
-from psframework.rpc.identity import ANY_NAME
+from psframework.rpc.security.certificates import CERT, describe
+from psframework.rpc.security.identity import ANY_NAME
 
 Coordinator = Annotated[str | None, typer.Option(help="HOST:PORT; default: PSF_COORDINATOR")]
 TlsDir = Annotated[Path | None, typer.Option(help="folder with our certificate; default: PSF_TLS_DIR")]

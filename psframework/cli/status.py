@@ -19,7 +19,7 @@ from psframework.proto.v1.coordinator_pb2 import ListMembersRequest, ListMembers
 from psframework.proto.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 from psframework.proto.v1.parameter_server_pb2 import ListModelsReply, ListModelsRequest, ModelInfo
 from psframework.proto.v1.parameter_server_pb2_grpc import ModelServiceStub
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.status import RpcFailure, from_rpc_error
 
 _LISTED = 20

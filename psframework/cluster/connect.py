@@ -18,14 +18,14 @@ from psframework.cluster.settings import Settings
 from psframework.cluster.token import find_token
 from psframework.errors import ConfigurationError
 from psframework.membership.client import JoinRequest, Membership
-from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
-from psframework.rpc.certificates import CERT, describe
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.process import configure_process
-from psframework.rpc.security import Security, is_loopback
+from psframework.rpc.security.certificates import CERT, describe
+from psframework.rpc.security.credentials import Security, is_loopback
 from psframework.rpc.serve import ServeOptions, Serving, serve
 from psframework.rpc.service import Service
+from psframework.rpc.session.agent import Agent
 from psframework.wire.lanes import offered
 
 TRAINER = "trainer"

@@ -10,8 +10,8 @@ from psframework.errors import NotRegistered, PeerLost
 from psframework.membership.client import Membership
 from psframework.membership.lease import Reason
 from psframework.membership.view import Member
-from psframework.rpc.remote_client import target
-from psframework.rpc.routes import Address
+from psframework.rpc.functions.remote_client import target
+from psframework.rpc.functions.routes import Address
 
 LISTENS, HERE = "listens", "here"  # label of a member that listens on loopback because nobody said where
 REMEMBERED: Final = 4096  # members that are gone

@@ -19,12 +19,12 @@ from psframework.parameter_server.handle import ParameterServer
 from psframework.parameter_server.partition import Partitioner
 from psframework.parameter_server.policy import Policy
 from psframework.proto.v1.remote_pb2 import DescribeReply
-from psframework.rpc.agent import Agent
-from psframework.rpc.context import runs_for_a_call
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.future import Future
-from psframework.rpc.remote_client import Function, Remote
-from psframework.rpc.remote_stream import RemoteStream
+from psframework.rpc.functions.context import runs_for_a_call
+from psframework.rpc.functions.future import Future
+from psframework.rpc.functions.remote_client import Function, Remote
+from psframework.rpc.functions.remote_stream import RemoteStream
+from psframework.rpc.session.agent import Agent
 from psframework.rref.client import RRefs
 from psframework.rref.handle import RRef
 

@@ -20,7 +20,7 @@ from psframework.cluster.process import ServiceProcess
 from psframework.cluster.script import calling_script, check_guarded, import_path
 from psframework.cluster.token import publish_token, withdraw_token
 from psframework.errors import ArgumentError, NotRegistered
-from psframework.rpc.security import new_token, write_token
+from psframework.rpc.security.credentials import new_token, write_token
 from psframework.wire.lanes import parse
 
 _START_SECONDS = 60.0

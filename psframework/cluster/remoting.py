@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from psframework.cluster.current import enter
-from psframework.rpc.allow import EVERYONE, AllowList
-from psframework.rpc.execute import ExecuteOptions, Executor
-from psframework.rpc.remote_service import RemoteService
+from psframework.rpc.functions.execute import ExecuteOptions, Executor
+from psframework.rpc.functions.remote_service import RemoteService
+from psframework.rpc.security.allow import EVERYONE, AllowList
 from psframework.rpc.service import Service
 
 if TYPE_CHECKING:

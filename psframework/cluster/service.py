@@ -22,13 +22,13 @@ from psframework.cluster.settings import ServiceSettings
 from psframework.errors import Evicted, PsfError
 from psframework.membership.client import JoinRequest, Membership
 from psframework.observe.logs import announce, configure_logging, get_logger
-from psframework.rpc.accept import SERVICE as CALL_SERVICE
-from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.process import configure_process, exit_with_parent
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import ServeOptions, Serving, parse_address, serve
 from psframework.rpc.service import Service
+from psframework.rpc.session.accept import SERVICE as CALL_SERVICE
+from psframework.rpc.session.agent import Agent
 
 S = TypeVar("S", bound=ServiceSettings)
 COORDINATOR = "coordinator"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from psframework.errors import ConfigurationError
-from psframework.rpc.security import is_loopback, read_token, write_token
+from psframework.rpc.security.credentials import is_loopback, read_token, write_token
 
 
 def publish_token(address: str, token: str) -> Path:

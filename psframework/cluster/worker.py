@@ -6,10 +6,10 @@ from psframework.cluster.handle import Cluster
 from psframework.cluster.remoting import Remoting
 from psframework.cluster.service import Parts
 from psframework.cluster.settings import WorkerSettings
-from psframework.rpc.agent import Agent
-from psframework.rpc.allow import AllowList
-from psframework.rpc.execute import ExecuteOptions
-from psframework.rpc.pool import default_threads
+from psframework.rpc.functions.execute import ExecuteOptions
+from psframework.rpc.functions.pool import default_threads
+from psframework.rpc.security.allow import AllowList
+from psframework.rpc.session.agent import Agent
 
 WAIT_SECONDS = 30.0  # default of waits of what runs here, such as for a barrier
 

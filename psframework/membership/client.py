@@ -25,7 +25,7 @@ from psframework.membership.signal import Signal
 from psframework.membership.view import Member, View
 from psframework.proto.v1 import coordinator_pb2 as pb
 from psframework.rpc.deadline import Deadline, boottime
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.watchdog import LoopTick, watch_loop
 
 log = logging.getLogger(__name__)

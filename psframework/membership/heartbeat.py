@@ -14,7 +14,7 @@ from psframework.membership.lease import HeldLease, renewal_interval
 from psframework.membership.line import ROLE, SERVICE, Addresses, Terms
 from psframework.proto.v1 import coordinator_pb2 as pb
 from psframework.rpc.deadline import Clock, boottime
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.status import RpcFailure, from_rpc_error
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from psframework.errors import (
     StaleTerm,
 )
 from psframework.rpc.deadline import Deadline, boottime
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.status import DETAILS_KEY, from_rpc_error, was_cut_off
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from psframework.membership.view import Member, View
 from psframework.proto.v1 import coordinator_pb2 as pb
 from psframework.proto.v1.coordinator_pb2_grpc import CoordinatorServiceServicer
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.identity import ANY_NAME, AuthContext, check_claim, identity
+from psframework.rpc.security.identity import ANY_NAME, AuthContext, check_claim, identity
 from psframework.rpc.status import abort
 
 

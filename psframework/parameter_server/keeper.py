@@ -43,7 +43,7 @@ from psframework.parameter_server.registry import (
 from psframework.parameter_server.roster import VACANT, Entry, Roster
 from psframework.parameter_server.shard_calls import SHARD_ROLE, ShardCalls
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from psframework.parameter_server.registry import Applicant, ModelSpec
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.proto.v1.parameter_server_pb2_grpc import ModelServiceServicer
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.identity import ANY_NAME, AuthContext, identity
+from psframework.rpc.security.identity import ANY_NAME, AuthContext, identity
 
 Context = grpc.aio.ServicerContext[object, object]
 DEFAULT_SECONDS = 60.0

@@ -18,9 +18,9 @@ from psframework.parameter_server.partition import Partition
 from psframework.parameter_server.registry import ShardRef
 from psframework.parameter_server.shard_calls import SHARD_ROLE
 from psframework.proto.v1 import parameter_server_pb2 as pb
-from psframework.rpc.agent import Agent
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.peer import Peer
+from psframework.rpc.session.agent import Agent
+from psframework.rpc.session.peer import Peer
 from psframework.wire.compress import Compression
 from psframework.wire.lanes import Lane, LaneStats
 from psframework.wire.memory import Buffer, copy_into

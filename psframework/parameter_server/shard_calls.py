@@ -14,7 +14,7 @@ from psframework.errors import DeadlineExceeded, PeerLost
 from psframework.parameter_server.messages import shard_method
 from psframework.parameter_server.registry import ShardRef
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.status import from_rpc_error
 
 M = TypeVar("M", bound=Message)

@@ -14,7 +14,7 @@ from psframework.wire.memory import Buffer
 from psframework.wire.shm import Segment
 
 if TYPE_CHECKING:
-    from psframework.rpc.peer import Peer
+    from psframework.rpc.session.peer import Peer
 
 PartStream = AsyncIterator[tuple[int, Buffer]]
 

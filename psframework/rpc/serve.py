@@ -26,9 +26,9 @@ from grpc_reflection.v1alpha import reflection
 
 from psframework.errors import AddressInUse, ConfigurationError
 from psframework.observe.logs import announce, get_logger
-from psframework.rpc.guard import Guard
 from psframework.rpc.options import MAX_MESSAGE, server_options
-from psframework.rpc.security import Security, is_loopback
+from psframework.rpc.security.credentials import Security, is_loopback
+from psframework.rpc.security.guard import Guard
 
 DRAIN_SECONDS = 3.0
 EXIT_SECONDS = 5.0

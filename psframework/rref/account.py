@@ -7,7 +7,7 @@ any order. Whoever owns an account sends what it says, and now and then again al
 from __future__ import annotations
 
 from psframework.errors import PsfError, WireError
-from psframework.rpc.journey import Outcome
+from psframework.rpc.values.journey import Outcome
 from psframework.rref.holds import Hold, Incoming, Outgoing
 from psframework.rref.ids import ForkId, HoldId, RRefId
 from psframework.rref.messages import (

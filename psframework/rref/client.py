@@ -13,17 +13,18 @@ from typing import Any, Final, Protocol, Self
 from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost, PsfError
 from psframework.proto.v1 import rref_pb2 as pb
 from psframework.proto.v1.remote_pb2 import InvokeRequest
-from psframework.rpc import arguments, registry
-from psframework.rpc.agent import Agent
+from psframework.rpc import registry
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.errand import Errand, Operation
-from psframework.rpc.future import Future
-from psframework.rpc.journey import Journey
-from psframework.rpc.peer import Peer
-from psframework.rpc.remote_client import Function, Remote, deadline, target
-from psframework.rpc.remote_service import RemoteService
-from psframework.rpc.routes import Directory
+from psframework.rpc.functions.errand import Errand, Operation
+from psframework.rpc.functions.future import Future
+from psframework.rpc.functions.remote_client import Function, Remote, deadline, target
+from psframework.rpc.functions.remote_service import RemoteService
+from psframework.rpc.functions.routes import Directory
+from psframework.rpc.session.agent import Agent
+from psframework.rpc.session.peer import Peer
+from psframework.rpc.values import arguments
+from psframework.rpc.values.journey import Journey
 from psframework.rref.control import SERVICE, Control
 from psframework.rref.encoding import fork_message, rref_message
 from psframework.rref.handle import MethodCall, RRef

@@ -17,9 +17,9 @@ from psframework.errors import PeerLost, PsfError
 from psframework.proto.v1.rref_pb2 import ExchangeReply, ExchangeRequest
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.errand import Errand, Operation
-from psframework.rpc.journey import Journey
-from psframework.rpc.routes import Routes
+from psframework.rpc.functions.errand import Errand, Operation
+from psframework.rpc.functions.routes import Routes
+from psframework.rpc.values.journey import Journey
 from psframework.rref.encoding import from_message, to_messages
 from psframework.rref.messages import Delete, Message
 from psframework.rref.table import Table

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self
 
 from psframework.errors import ArgumentError, ContextClosed
-from psframework.rpc.future import Future
+from psframework.rpc.functions.future import Future
 from psframework.rref.ids import RRefId
 from psframework.rref.table import Home, Ref, Table, fresh
 from psframework.rref.user import Fork

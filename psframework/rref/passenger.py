@@ -9,9 +9,9 @@ from google.protobuf.message import DecodeError
 
 from psframework.errors import ArgumentError, PeerLost, WireError
 from psframework.proto.v1.rref_pb2 import RRefHandle
-from psframework.rpc import journey as journeys
 from psframework.rpc.call import PeerInfo
-from psframework.rpc.journey import Journey, Outcome
+from psframework.rpc.values import journey as journeys
+from psframework.rpc.values.journey import Journey, Outcome
 from psframework.rref.encoding import fork_id, fork_message, hold_id, hold_message, rref_id, rref_message
 from psframework.rref.handle import Calls, RRef
 from psframework.rref.table import Home

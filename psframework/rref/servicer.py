@@ -10,9 +10,9 @@ from psframework.proto.v1 import rref_pb2 as pb
 from psframework.proto.v1.remote_pb2 import InvokeRequest
 from psframework.rpc import registry
 from psframework.rpc.call import Call
-from psframework.rpc.context import Running
+from psframework.rpc.functions.context import Running
+from psframework.rpc.functions.remote_service import RemoteService, caller_of, take_arguments
 from psframework.rpc.registry import Entry as Function
-from psframework.rpc.remote_service import RemoteService, caller_of, take_arguments
 from psframework.rpc.service import Method
 from psframework.rref.control import SERVICE
 from psframework.rref.encoding import fork_id, from_message, rref_id, to_messages

@@ -12,10 +12,10 @@ from typing import Any
 
 from psframework.errors import ArgumentError, DeadlineExceeded, PeerLost, PsfError
 from psframework.rpc.call import PeerInfo
-from psframework.rpc.context import running_deadline
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.journey import Outcome
+from psframework.rpc.functions.context import running_deadline
 from psframework.rpc.status import detail_to_error, error_to_detail
+from psframework.rpc.values.journey import Outcome
 from psframework.rref.account import Account, Held
 from psframework.rref.holds import Hold
 from psframework.rref.ids import ForkId, HoldId, RRefId

@@ -11,7 +11,7 @@ from psframework.membership.messages import member_from_message
 from psframework.membership.view import View
 from psframework.proto.v1 import coordinator_pb2 as pb
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 
 
 class Observer:

@@ -16,11 +16,11 @@ from psframework.parameter_server.keeper_servicer import KeeperServicer
 from psframework.parameter_server.servicer import ShardServicer
 from psframework.proto.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
 from psframework.proto.v1.parameter_server_pb2_grpc import add_ModelServiceServicer_to_server
-from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.limits import AgentOptions
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import ServeOptions, serve
+from psframework.rpc.session.agent import Agent
 from psframework.wire.lanes import Lane, available
 
 QUIET = ServeOptions(announce=False, drain_seconds=0.2)

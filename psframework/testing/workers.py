@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psframework.errors import PeerLost
-from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
-from psframework.rpc.execute import ExecuteOptions, Executor
+from psframework.rpc.functions.execute import ExecuteOptions, Executor
+from psframework.rpc.functions.remote_client import Remote, target
+from psframework.rpc.functions.remote_service import RemoteService
+from psframework.rpc.functions.routes import Address
 from psframework.rpc.limits import AgentOptions
-from psframework.rpc.remote_client import Remote, target
-from psframework.rpc.remote_service import RemoteService
-from psframework.rpc.routes import Address
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import ServeOptions, serve
+from psframework.rpc.session.agent import Agent
 
 QUIET = ServeOptions(announce=False, drain_seconds=0.2)
 PLAINTEXT = Security.plaintext()

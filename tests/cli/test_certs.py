@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from psframework.cli.certs import app
 from psframework.errors import ConfigurationError
-from psframework.rpc import certificates
-from psframework.rpc.security import Security
+from psframework.rpc.security import certificates
+from psframework.rpc.security.credentials import Security
 
 
 def run(*arguments: object) -> str:

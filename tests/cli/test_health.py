@@ -6,8 +6,8 @@ import pytest
 
 from psframework.cli.app import main
 from psframework.cluster.process import ServiceProcess
-from psframework.rpc import certificates
 from psframework.rpc.compute import compute
+from psframework.rpc.security import certificates
 
 
 async def test_a_service_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from psframework.cli.member import Where
 from psframework.cluster.local import local_cluster
 from psframework.cluster.process import ServiceProcess
 from psframework.errors import ConfigurationError
-from psframework.rpc import certificates
+from psframework.rpc.security import certificates
 
 
 async def test_a_name_that_no_trainer_gets() -> None:

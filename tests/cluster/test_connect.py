@@ -14,8 +14,8 @@ from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.cluster.process import ServiceProcess
 from psframework.cluster.settings import Settings
 from psframework.errors import ArgumentError, ConfigurationError, NameTaken, PermissionDenied, PsfError
-from psframework.rpc import certificates
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.security import certificates
 
 
 @pytest.fixture(scope="module")

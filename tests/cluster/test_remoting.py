@@ -13,8 +13,8 @@ from psframework.cluster.handle import Cluster
 from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.cluster.remoting import Remoting
 from psframework.errors import NotRegistered, PeerLost, PermissionDenied
-from psframework.rpc.allow import AllowList
 from psframework.rpc.call import PeerInfo
+from psframework.rpc.security.allow import AllowList
 
 PEER = PeerInfo("t-0", "trainer", "default", 1)
 

@@ -15,7 +15,7 @@ from psframework.cluster.script import import_path
 from psframework.cluster.settings import WorkerSettings
 from psframework.cluster.worker import options_of
 from psframework.errors import PeerLost, PermissionDenied, ResourceExhausted
-from psframework.rpc.pool import default_threads
+from psframework.rpc.functions.pool import default_threads
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,11 @@ from psframework.cluster.process import ServiceProcess, child_environment
 from psframework.errors import PsfError
 from psframework.membership.client import JoinRequest, Membership
 from psframework.parameter_server.messages import keeper_method, shard_method
-from psframework.rpc import certificates, frames
-from psframework.rpc.frames import FrameBatch, Hello, Identity, LinkState
-from psframework.rpc.handshake import hello_message, read_welcome
-from psframework.rpc.security import Security
+from psframework.rpc.security import certificates
+from psframework.rpc.security.credentials import Security
+from psframework.rpc.session import frames
+from psframework.rpc.session.frames import FrameBatch, Hello, Identity, LinkState
+from psframework.rpc.session.handshake import hello_message, read_welcome
 from psframework.rpc.status import detail_to_error, from_rpc_error
 
 SECONDS = 10.0

@@ -28,11 +28,11 @@ from psframework.errors import (
 from psframework.parameter_server.messages import shard_method
 from psframework.parameter_server.policy import policy_spec
 from psframework.proto.v1 import parameter_server_pb2 as pb
-from psframework.rpc import frames
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.frames import Frame
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import serve
+from psframework.rpc.session import frames
+from psframework.rpc.session.frames import Frame
 
 HUGE = 10 << 30
 JUMP = 24 << 20  # bytes of resident size; a warm process moves by less

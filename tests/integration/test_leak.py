@@ -18,7 +18,7 @@ from psframework.errors import NotRegistered
 from psframework.parameter_server.messages import shard_method
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.pool import default_threads
+from psframework.rpc.functions.pool import default_threads
 
 MIB = 1 << 20
 IN_FLIGHT = 50

@@ -42,7 +42,7 @@ import psframework as psf
 from psframework.cluster.local import LocalCluster, LocalOptions
 from psframework.cluster.process import ServiceProcess
 from psframework.errors import DeadlineExceeded, Evicted, PeerLost, RemoteError
-from psframework.rpc.security import write_token
+from psframework.rpc.security.credentials import write_token
 from psframework.testing.cluster import program
 from psframework.testing.faults import FaultyLink
 

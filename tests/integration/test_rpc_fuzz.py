@@ -24,11 +24,12 @@ import psframework as psf
 from psframework.proto.v1 import remote_pb2 as pb
 from psframework.proto.v1 import rref_pb2 as refs
 from psframework.proto.v1.call_pb2 import Chunk
-from psframework.rpc import arguments, frames
-from psframework.rpc.frames import Frame, FrameBatch, Hello, Identity, LinkState
-from psframework.rpc.handshake import hello_message
-from psframework.rpc.journey import Journey
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
+from psframework.rpc.session import frames
+from psframework.rpc.session.frames import Frame, FrameBatch, Hello, Identity, LinkState
+from psframework.rpc.session.handshake import hello_message
+from psframework.rpc.values import arguments
+from psframework.rpc.values.journey import Journey
 
 MIB = 1 << 20
 LARGEST = 8 * MIB  # bytes of a frame here

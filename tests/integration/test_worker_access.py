@@ -16,14 +16,15 @@ from psframework.cluster.process import ServiceProcess
 from psframework.cluster.script import import_path
 from psframework.errors import ConfigurationError, PeerLost, PermissionDenied, PsfError
 from psframework.proto.v1.remote_pb2 import DescribeReply, DescribeRequest, InvokeRequest
-from psframework.rpc import arguments, certificates
-from psframework.rpc.agent import Agent
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.identity import server_name
-from psframework.rpc.journey import Journey
-from psframework.rpc.security import Security
+from psframework.rpc.security import certificates
+from psframework.rpc.security.credentials import Security
+from psframework.rpc.security.identity import server_name
+from psframework.rpc.session.agent import Agent
 from psframework.rpc.status import from_rpc_error
+from psframework.rpc.values import arguments
+from psframework.rpc.values.journey import Journey
 
 SECONDS = 10.0
 DESCRIBE = "/psframework.proto.v1.RemoteService/Describe"

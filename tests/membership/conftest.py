@@ -18,7 +18,7 @@ from psframework.membership.lease import LeaseOptions
 from psframework.membership.servicer import CoordinatorServicer
 from psframework.membership.store import MemoryStore, Store
 from psframework.proto.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import ServeOptions, serve
 
 

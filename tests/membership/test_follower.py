@@ -11,7 +11,7 @@ from psframework.membership.registry import JoinSpec
 from psframework.membership.store import MemoryStore
 from psframework.membership.view import Member, View
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 
 
 class Following:

@@ -13,7 +13,7 @@ from psframework.membership.lease import HeldLease
 from psframework.membership.line import Addresses, Terms
 from psframework.membership.registry import JoinSpec
 from psframework.rpc.deadline import Deadline, boottime
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 
 
 class Beating:

@@ -9,7 +9,7 @@ from psframework.membership.line import Addresses, Line, Terms
 from psframework.membership.store import MemoryStore
 from psframework.proto.v1 import coordinator_pb2 as pb
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 
 
 def test_addresses_take_turns_once_for_each_failure() -> None:

@@ -15,9 +15,9 @@ from psframework.proto.v1.coordinator_pb2_grpc import (
     CoordinatorServiceStub,
     add_CoordinatorServiceServicer_to_server,
 )
-from psframework.rpc.certificates import init, issue
-from psframework.rpc.identity import ANY_NAME
-from psframework.rpc.security import Security
+from psframework.rpc.security.certificates import init, issue
+from psframework.rpc.security.credentials import Security
+from psframework.rpc.security.identity import ANY_NAME
 from psframework.rpc.serve import ServeOptions, serve
 from psframework.rpc.status import from_rpc_error
 

@@ -22,7 +22,7 @@ from psframework.parameter_server.messages import encode_record
 from psframework.parameter_server.policy import BSP, policy_spec
 from psframework.parameter_server.registry import Applicant, ModelRecord, ModelSpec
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.testing.servers import Servers, Trainer, servers
 
 

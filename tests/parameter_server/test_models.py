@@ -15,7 +15,7 @@ from psframework.parameter_server.models import PREFIX, Models
 from psframework.parameter_server.partition import Balanced
 from psframework.parameter_server.registry import ModelRecord, ModelSpec
 from psframework.parameter_server.shard_calls import ShardCalls
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 
 SPEC = ModelSpec((ParameterSpec("w", "float32", (10,)),), "{}", "{}")
 

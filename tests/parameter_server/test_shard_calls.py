@@ -15,7 +15,7 @@ from psframework.proto.v1.parameter_server_pb2_grpc import (
     add_ParameterServerServiceServicer_to_server,
 )
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import ServeOptions, serve
 
 

@@ -14,16 +14,16 @@ from crew import Crew
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue, UInt64Value
 
 from psframework.proto.v1.call_pb2 import Chunk
-from psframework.rpc.agent import Agent
 from psframework.rpc.call import Call, PeerInfo
-from psframework.rpc.calls import OnPart
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.functions.remote_client import Remote
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.options import server_options
-from psframework.rpc.peer import Peer
-from psframework.rpc.remote_client import Remote
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.service import Method, Service
+from psframework.rpc.session.agent import Agent
+from psframework.rpc.session.calls import OnPart
+from psframework.rpc.session.peer import Peer
 from psframework.testing.workers import Worker
 from psframework.wire.lanes import Lane
 from psframework.wire.memory import Buffer

@@ -18,8 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from psframework.errors import AddressInUse, ConfigurationError, PeerLost, PermissionDenied, ResourceExhausted
-from psframework.rpc import certificates
-from psframework.rpc.security import Security
+from psframework.rpc.security import certificates
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import ServeOptions, parse_address, serve
 from psframework.rpc.status import from_rpc_error
 
@@ -305,7 +305,7 @@ async def test_what_runs_longer_than_the_drain_time_is_cut_off():
 MAIN = """
 import asyncio, sys, time
 from psframework.observe.logs import configure_logging
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import serve, ServeOptions
 
 async def main():

@@ -3,7 +3,7 @@
 import pytest
 
 from psframework.errors import Evicted, WireError
-from psframework.rpc.journey import Outcome
+from psframework.rpc.values.journey import Outcome
 from psframework.rref.account import Account
 from psframework.rref.ids import ForkId, HoldId, RRefId
 from psframework.rref.messages import Action, Ask, Delete, NotHeld, Send, Unhold

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from rref_world import Call, Process, Violation, World
 
-from psframework.rpc.journey import Outcome
+from psframework.rpc.values.journey import Outcome
 from psframework.rref.account import Account, Held
 from psframework.rref.holds import Hold, Incoming
 from psframework.rref.ids import ForkId, HoldId

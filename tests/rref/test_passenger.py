@@ -8,7 +8,7 @@ from rref_crew import Member, Team, until
 
 from psframework.errors import ArgumentError, PeerLost, WireError
 from psframework.proto.v1.rref_pb2 import RRefHandle
-from psframework.rpc.journey import Journey
+from psframework.rpc.values.journey import Journey
 from psframework.rref.passenger import PASSENGER
 
 

@@ -11,10 +11,10 @@ from psframework.errors import DeadlineExceeded, Evicted, WireError
 from psframework.proto.v1 import rref_pb2 as pb
 from psframework.proto.v1.remote_pb2 import InvokeRequest
 from psframework.proto.v1.rref_pb2_grpc import RRefServiceStub
-from psframework.rpc import arguments
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.journey import Journey
 from psframework.rpc.serve import serve
+from psframework.rpc.values import arguments
+from psframework.rpc.values.journey import Journey
 from psframework.rref.control import SERVICE
 from psframework.rref.encoding import fork_message, rref_message
 from psframework.rref.ids import ForkId, RRefId

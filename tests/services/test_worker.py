@@ -12,9 +12,9 @@ from psframework.cluster.script import import_path
 from psframework.errors import NotRegistered
 from psframework.proto.v1.remote_pb2 import DescribeRequest, InvokeRequest
 from psframework.proto.v1.remote_pb2_grpc import RemoteServiceStub
-from psframework.rpc import arguments
-from psframework.rpc.journey import Journey
 from psframework.rpc.status import from_rpc_error
+from psframework.rpc.values import arguments
+from psframework.rpc.values.journey import Journey
 
 
 @pytest.fixture(scope="module")

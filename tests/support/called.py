@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from psframework.rpc.context import current_caller, running_deadline
+from psframework.rpc.functions.context import current_caller, running_deadline
 from psframework.rpc.registry import remote
 
 ran: list[Any] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import called
 
-from psframework.rpc.routes import Address
+from psframework.rpc.functions.routes import Address
 from psframework.testing.workers import Phonebook, Worker, worker
 
 SUPPORT = Path(__file__).parent

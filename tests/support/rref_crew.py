@@ -14,7 +14,7 @@ from typing import Any
 
 from crew import SUPPORT, end, until
 
-from psframework.rpc.routes import Address
+from psframework.rpc.functions.routes import Address
 from psframework.rref.client import RRefs
 from psframework.testing.workers import Phonebook, Worker, worker
 

@@ -9,7 +9,7 @@ import sys
 
 import rref_things
 
-from psframework.rpc.routes import Address
+from psframework.rpc.functions.routes import Address
 from psframework.rref.client import RRefs
 from psframework.testing import workers
 from psframework.testing.workers import Phonebook, worker

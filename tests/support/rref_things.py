@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psframework.rpc.registry import remote
-from psframework.rpc.types import register_type
+from psframework.rpc.values.types import register_type
 
 made: list[Any] = []
 kept: list[Any] = []

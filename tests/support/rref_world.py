@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from psframework.errors import Evicted, PeerLost, WireError
-from psframework.rpc.journey import Outcome
+from psframework.rpc.values.journey import Outcome
 from psframework.rref.account import Account
 from psframework.rref.holds import Hold
 from psframework.rref.ids import ForkId, RRefId

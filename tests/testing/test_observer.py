@@ -7,7 +7,7 @@ import pytest
 import psframework as psf
 from psframework.errors import DeadlineExceeded
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.security import Security
+from psframework.rpc.security.credentials import Security
 from psframework.testing.observer import Observer
 
 

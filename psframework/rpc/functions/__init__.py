@@ -1,0 +1,1 @@
+"""Registered functions: how they are found, called, run, streamed and batched."""

@@ -1,0 +1,1 @@
+"""Who may connect and who may call: certificates, tokens, roles, rules, the audit log."""

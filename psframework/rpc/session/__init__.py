@@ -1,0 +1,1 @@
+"""One session with each peer: connections that may break, calls, lanes, bulk payloads."""

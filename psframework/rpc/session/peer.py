@@ -1,0 +1,271 @@
+"""One other member, as this process sees it: calls to it, calls from it, over one session."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+
+from psframework.errors import ConfigurationError, PeerLost, WireError
+from psframework.rpc.call import PeerInfo
+from psframework.rpc.session import frames, handshake
+from psframework.rpc.session.bulk import Bulk
+from psframework.rpc.session.calling import Calling, Home
+from psframework.rpc.session.dispatch import Dispatcher
+from psframework.rpc.session.frames import Frame, LinkState
+from psframework.rpc.session.replies import Replies
+from psframework.rpc.session.segments import Segments
+from psframework.rpc.session.session import Session
+from psframework.rpc.session.stream import EARLY, ByteStream, Link, Port
+from psframework.rpc.session.transfer import Key
+from psframework.wire.lanes import Lane, LaneStats
+from psframework.wire.shm import Segment
+
+__all__ = ["Home", "Peer"]
+
+GOODBYE_SECONDS = 0.5
+
+
+class Peer(Calling):
+    """Calls to one life of one member. Made by `Agent.connect`, or when the other side dialled.
+
+    Args:
+        info: who it is.
+        home: what this agent's peers share.
+        segments: the session's shared memory.
+        on_lost: called once when the session has ended for good.
+
+    Attributes:
+        info: who it is.
+    """
+
+    def __init__(
+        self, info: PeerInfo, home: Home, segments: Segments, on_lost: Callable[[Peer], None]
+    ) -> None:
+        limit = home.options.max_payload_bytes
+        port = Port(Session(own_window=home.options.window_bytes))
+        bulk = Bulk(self._may_come, limit, home.pool)
+        super().__init__(info, home, segments, port, bulk)
+        self._on_lost = on_lost
+        self._dispatcher = Dispatcher(
+            port,
+            bulk,
+            segments,
+            Replies(port, bulk, self._sender),
+            methods=home.methods,
+            peer=self,
+            max_payload=limit,
+        )
+        self._mourners: dict[object, Callable[[], None]] = {}
+        self._closing = False
+        self._ended = asyncio.Event()
+
+    def __repr__(self) -> str:
+        state = "lost" if self._lost else "connected" if self._port.link else "reconnecting"
+        return f"<Peer {self.info.name} ({self.info.role}) incarnation {self.info.incarnation}, {state}>"
+
+    @property
+    def lanes(self) -> frozenset[Lane]:
+        """The lanes that payloads to this peer may take."""
+        return self._port.lanes
+
+    @property
+    def stats(self) -> LaneStats:
+        """Payload traffic with this peer, by lane."""
+        return self._port.stats
+
+    @property
+    def lost(self) -> PeerLost | None:
+        """Why the session has ended; None while it lives."""
+        return self._lost
+
+    @property
+    def idle(self) -> bool:
+        """Whether no handler runs for this peer and no reply is on its way."""
+        port = self._port
+        waits = port.is_waiting or port.session.has_unsent
+        return not len(self._dispatcher) and not waits and self.bulk.is_idle
+
+    def statistics(self) -> dict[str, int]:
+        """Numbers for logs and leak tests: calls made and served that are open, and frames kept."""
+        return {"made": len(self._calls), "served": len(self._dispatcher), "kept": self._port.session.kept}
+
+    def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls `callback` when the session has ended for good; returns what takes that back."""
+        key = object()
+        self._mourners[key] = callback
+
+        def take_back() -> None:
+            self._mourners.pop(key, None)
+
+        return take_back
+
+    async def share(self, segment: Segment) -> int:
+        """Hands a shared segment to the peer; returns the id under which its handlers find it.
+
+        The segment stays shared until `unshare`, or the end of the session; also over broken connections.
+
+        Raises:
+            ConfigurationError: the shared-memory lane was not agreed on.
+            PeerLost, PermissionDenied, ResourceExhausted, WireError, DeadlineExceeded: the peer refused it.
+        """
+        self._check_living()
+        if Lane.SHM not in self._port.agreed:
+            raise ConfigurationError(f"no shared memory with {self.info.name}: another host, or not allowed")
+        return await self.segments.share(segment)
+
+    def unshare(self, number: int) -> None:
+        """The peer may let go of a segment that was shared; calls must not name it any more."""
+        if self._lost is None:
+            self._port.post(Frame(kind=frames.UNSHARE, segment=number))  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        """Ends the session in order: the other side learns at once; calls still open end with PeerLost."""
+        if self._lost is None:
+            self._closing = True
+            self._port.post(Frame(kind=frames.GOODBYE))  # type: ignore[arg-type]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS if self._port.link else 0):
+                    await self._ended.wait()
+            self.fail("closed", f"the connection to {self.info.name} was closed here")
+
+    # For the agent
+
+    def state(self) -> LinkState:
+        """What the other side must know of this one when a connection begins."""
+        state = handshake.link_state(self._home.options, self._home.segment_path, self.segments.key)
+        session = self._port.session
+        state.received, state.consumed = session.report()
+        state.transfers.extend(self.bulk.states())
+        return state
+
+    def attach(self, state: LinkState, link: Link, open_stripes: Callable[[], None]) -> None:
+        """A connection begins; replaces the one before it. WireError if the two ends do not fit together."""
+        self.detach(self._port.link)
+        port = self._port
+        port.session.set_window(state.window)
+        port.session.resume(state.received, state.consumed)
+        self.bulk.resume(state.transfers, state.received)
+        self._agree(state)
+        port.attach(link)
+        self.bulk.attach(open_stripes)
+        if port.session.owes_report:  # consumed since this end told its state
+            link.report_soon()
+
+    def detach(self, link: Link | None) -> bool:
+        """A connection has ended. Returns whether it was the one in use."""
+        if link is None or self._port.link is not link:
+            return False
+        link.close()
+        self.bulk.detach()
+        self._port.attach(None)
+        if self._closing:
+            self._ended.set()
+        return True
+
+    def new_link(self, stream: ByteStream) -> Link:
+        """A link over an open stream, for `attach`."""
+        return Link(stream, self._port, self.receive)
+
+    async def prove_shared_memory(self) -> None:
+        """Finds out whether both ends are on one host, if both offered the lane."""
+        if Lane.SHM in self._port.agreed and await self.segments.prove():
+            self._port.lanes = self._port.agreed
+
+    def receive_segment(self, number: int, segment: Segment) -> None:
+        """The peer handed a segment over. WireError refuses it."""
+        if Lane.SHM not in self._port.agreed:
+            raise WireError("the shared-memory lane was not agreed on")
+        self.segments.receive(number, segment)
+        self._port.lanes = self._port.agreed
+
+    def ask_for_stripes(self) -> None:
+        """Only the side that dialled can open streams."""
+        self._port.post(Frame(kind=frames.OPEN_STRIPES))  # type: ignore[arg-type]
+
+    def receive(self, data: bytes) -> Generator[None]:
+        """Takes one message, `EARLY` frames at a time; it yields between them.
+
+        What is not taken because the connection ends meanwhile is not acknowledged, so it comes again.
+
+        Raises:
+            WireError: it can't be right; the session is then given up.
+        """
+        try:
+            batch = frames.decode_batch(data)
+            port = self._port
+            port.session.acknowledge(batch.acknowledged)
+            port.give_back(batch.consumed)
+            first, incoming = batch.first, batch.frames
+            count = len(incoming)
+            self._dispatcher.alone = count == 1
+            self._take(first, incoming[:EARLY])
+            for start in range(EARLY, count, EARLY):
+                yield
+                if self._lost is not None:
+                    return
+                self._take(first + start, incoming[start : start + EARLY])
+        except (WireError, GeneratorExit):
+            raise
+        except BaseException as error:  # a fault here: what followed in the message would never be answered
+            self.fail("closed", f"a message of {self.info.name} could not be taken: {error!r}")
+            raise
+
+    def _take(self, first: int, incoming: Sequence[Frame]) -> None:
+        skip = self._port.session.accept(first, len(incoming))
+        for frame in incoming[skip:] if skip else incoming:
+            kind = frame.kind
+            if kind == frames.REQUEST:
+                self._dispatcher.request(frame)
+            elif kind == frames.REPLY:
+                self._calls.reply(frame)
+            else:
+                self._control(kind, frame)
+            if self._lost is not None:
+                return
+
+    def fail(self, reason: str, message: str) -> None:
+        """The session has ended for good: all that waits ends with PeerLost. Later calls too."""
+        if self._lost is not None:
+            return
+        self._lost = PeerLost(message, peer=self.info.name, reason=reason, may_have_run=False)
+        self.detach(self._port.link)
+        self._calls.fail(reason, message)
+        self._dispatcher.close(self._lost_again())
+        self.bulk.close()
+        self.segments.close()
+        self._ended.set()
+        self._on_lost(self)
+        mourners, self._mourners = self._mourners, {}
+        for mourner in mourners.values():
+            mourner()
+
+    def _agree(self, state: LinkState) -> None:
+        port, options = self._port, self._home.options
+        port.agreed = handshake.lanes_of(state) & (options.lanes | {Lane.INLINE})
+        if not (self._home.segment_path and state.segment_path):
+            port.agreed -= {Lane.SHM}
+        port.lanes = port.agreed if self.segments.proved else port.agreed - {Lane.SHM}
+        self.segments.set_other(state.segment_path if Lane.SHM in port.agreed else "", state.segment_key)
+
+    def _may_come(self, key: Key) -> bool:
+        call, reply = key
+        return self._calls.awaits(call) if reply else call > self._dispatcher.last
+
+    def _control(self, kind: int, frame: Frame) -> None:
+        if kind == frames.CANCEL:
+            self._dispatcher.cancel(frame.call)
+        elif kind == frames.RELEASE:
+            self._dispatcher.release(frame.call)
+        elif kind == frames.FREE:
+            self._calls.free(frame.call)
+        elif kind == frames.ABORT:
+            self._calls.abort(frame)
+        elif kind == frames.UNSHARE:
+            self.segments.drop(frame.segment)
+        elif kind == frames.OPEN_STRIPES:
+            self.bulk.open_stripes()
+        elif kind == frames.GOODBYE:
+            self.fail("closed", f"{self.info.name} closed the connection")
+        else:
+            raise WireError(f"a frame of unknown kind {kind}")

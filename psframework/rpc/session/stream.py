@@ -1,0 +1,326 @@
+"""The pumps of one connection, and the port through which everything of a session leaves.
+
+A Port outlives connections; a Link is one connection's control stream. While a write is under way, frames
+pile up in the session, and the next write takes all of them in one message: that is all of coalescing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+import grpc
+
+from psframework.rpc.session import frames
+from psframework.rpc.session.frames import Frame
+from psframework.rpc.session.session import Session
+from psframework.wire.lanes import Lane, LaneStats
+
+EARLY = 32
+"""Frames of one turn after which a message leaves at once: the other end works while this one makes more.
+
+A message with more is taken so many at a time, and what they begin runs before the next: its replies leave
+while the rest is taken.
+"""
+
+REPORT_SECONDS = 0.05
+"""How long an acknowledgement may wait for a frame to ride on."""
+
+
+class ByteStream(Protocol):
+    """What a client's call and a server's context have in common (both of grpc.aio)."""
+
+    async def read(self) -> Any: ...
+    def write(self, message: bytes) -> Coroutine[Any, Any, None]: ...
+
+
+class Port:
+    """The way out of a session: numbers frames, keeps them, hands them to the link of the moment.
+
+    Args:
+        session: the pure state.
+
+    Attributes:
+        agreed: lanes that both ends offered, so the other end may use them.
+        lanes: those to use from here; shared memory only once it was proved.
+        stats: payload traffic by lane.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.agreed: frozenset[Lane] = frozenset({Lane.INLINE})
+        self.lanes = self.agreed
+        self.stats = LaneStats()
+        self._link: Link | None = None
+        self._waiting: OrderedDict[int, tuple[int, Callable[[], bool], Callable[[], None]]] = OrderedDict()
+        self._last_ticket = 0
+
+    def attach(self, link: Link | None) -> None:
+        """Frames leave through `link` from now on; None while there is no connection."""
+        self._link = link
+
+    @property
+    def link(self) -> Link | None:
+        """The connection of the moment."""
+        return self._link
+
+    def post(self, frame: Frame, *, alone: bool = False) -> int:
+        """Queues a frame; returns its number. Never waits: callers were admitted by `when_admitted`.
+
+        Args:
+            frame: what to send.
+            alone: nothing else is expected to follow in this turn of the loop, so it may leave at once.
+        """
+        number = self.session.push(frames.encode_frame(frame))
+        if self._link is not None:
+            self._link.wake(now=alone or self.session.unsent == EARLY)
+        return number
+
+    def admits(self, cost: int) -> bool:
+        """Takes `cost` bytes from the window, if it has room and nobody waits for it."""
+        return not self._waiting and self.session.admit(cost)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything waits for the window."""
+        return bool(self._waiting)
+
+    def when_admitted(self, cost: int, wanted: Callable[[], bool], send: Callable[[], None]) -> int:
+        """Runs `send` once the window has room for `cost` bytes, in order, if `wanted` still says so.
+
+        Returns:
+            A ticket for `withdraw`; 0 if it was sent.
+        """
+        if self.admits(cost):
+            send()
+            return 0
+        self._last_ticket += 1
+        self._waiting[self._last_ticket] = (cost, wanted, send)
+        return self._last_ticket
+
+    def withdraw(self, ticket: int) -> None:
+        """Who waited for the window gave up: nothing of it is kept, and others need not wait behind it."""
+        if self._waiting.pop(ticket, None) is not None:
+            self._admit_waiting()
+
+    def give_back(self, consumed: int) -> None:
+        """The other end has consumed payload: lets what waits for the window go."""
+        self.session.give_back(consumed)
+        if self._waiting:
+            self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while self._waiting:
+            cost, wanted, send = next(iter(self._waiting.values()))
+            if not wanted():
+                send = _nothing
+            elif not self.session.admit(cost):
+                return
+            self._waiting.popitem(last=False)
+            send()
+
+    def drop_waiting(self) -> None:
+        """Forgets what waits for the window; the peer is lost."""
+        self._waiting.clear()
+
+
+class Duplex(ABC):
+    """Two pumps over one stream, which end together.
+
+    Args:
+        name: of their tasks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pumps: tuple[asyncio.Task[None], ...] = ()
+        self._closed = False
+
+    async def pump(self) -> BaseException | None:
+        """Moves data both ways until the stream ends; returns why (None: in order).
+
+        Raises:
+            CancelledError: the task was cancelled; the pumps are gone by then.
+        """
+        self._pumps = (
+            asyncio.create_task(self._read(), name=f"{self._name}-read"),
+            asyncio.create_task(self._write(), name=f"{self._name}-write"),
+        )
+        if self._closed:
+            self.close()
+        try:
+            await asyncio.wait(self._pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.close()
+            results = await asyncio.gather(*self._pumps, return_exceptions=True)
+        return next((r for r in results if r and not isinstance(r, asyncio.CancelledError)), None)
+
+    def close(self) -> None:
+        """Ends the pumps; `pump` returns soon after."""
+        self._closed = True
+        for task in self._pumps:
+            task.cancel()
+
+    @abstractmethod
+    async def _read(self) -> None: ...
+
+    @abstractmethod
+    async def _write(self) -> None: ...
+
+
+class Link(Duplex):
+    """One connection of a session.
+
+    Args:
+        stream: the open gRPC stream, handshake done.
+        port: where outgoing frames come from.
+        receive: takes each message; it yields where other work may go first.
+    """
+
+    def __init__(self, stream: ByteStream, port: Port, receive: Callable[[bytes], Iterable[None]]) -> None:
+        super().__init__("psf-link")
+        self._stream = stream
+        self._port = port
+        self._receive = receive
+        self._writing: _Write | None = None
+        self._ended: asyncio.Future[None] | None = None  # while it is pumped; gets what a write raised
+        self._turn: asyncio.Handle | None = None
+        self._report: asyncio.TimerHandle | None = None
+        self._report_due = False
+
+    def close(self) -> None:
+        """Ends the pumps; `pump` returns soon after."""
+        super().close()
+        for handle in (self._turn, self._report):
+            if handle is not None:
+                handle.cancel()
+        self._turn = self._report = None
+
+    def wake(self, *, now: bool = False) -> None:
+        """There is something to write: next turn of the loop, with all that comes till then; or `now`.
+
+        Nothing happens while a write is under way: the next one begins when it is done.
+        """
+        if self._ended is None or self._closed or self._writing is not None:
+            return
+        if now:
+            self._write_now()
+        elif self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._write_now)
+
+    async def _read(self) -> None:
+        read, receive, session = self._stream.read, self._receive, self._port.session
+        while True:
+            message = await read()
+            if message is grpc.aio.EOF:
+                return
+            for _ in receive(message):
+                await asyncio.sleep(0)
+            if session.owes_report and not session.has_unsent:
+                self.report_soon()
+
+    def report_soon(self) -> None:
+        """Something has arrived or was consumed: says so with the next frame, or in a moment without one."""
+        session = self._port.session
+        if session.report_is_urgent:
+            self._report_due = True
+            self.wake()
+        elif self._report is None and not self._closed:
+            self._report = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._report_now)
+
+    def _report_now(self) -> None:
+        self._report = None
+        self._report_due = self._port.session.owes_report
+        self.wake()
+
+    async def _write(self) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
+        self.wake()
+        try:
+            await self._ended
+        finally:
+            self._ended = None
+            writing, self._writing = self._writing, None
+            if writing is not None:
+                writing.drop()
+
+    def _write_now(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        session = self._port.session
+        if self._writing is None and (session.has_unsent or self._report_due):
+            writing = self._writing = _Write(self._stream.write(self._message()), self._written)
+            writing.step()
+
+    def _written(self, error: BaseException | None) -> None:
+        self._writing = None
+        if self._ended is None or self._ended.done():
+            return
+        if error is not None:
+            self._ended.set_exception(error)
+        elif self._port.session.has_unsent or self._report_due:
+            self.wake()
+
+    def _message(self) -> bytes:
+        session = self._port.session
+        self._report_due = False
+        first, batch = session.take()
+        received, consumed = session.report()
+        return frames.encode_batch(first, received, consumed, batch)
+
+
+class _Write:
+    """One write, run by callbacks instead of a task: it begins at once, and costs no turn of the loop.
+
+    Args:
+        writing: the stream's coroutine.
+        done: told what it raised, or None.
+    """
+
+    __slots__ = ("_done", "_waits_for", "_writing")
+
+    def __init__(
+        self, writing: Coroutine[Any, Any, None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        self._writing = writing
+        self._done = done
+        self._waits_for: asyncio.Future[Any] | None = None
+
+    def step(self, _: object = None) -> None:
+        """Runs the coroutine until it waits again or ends."""
+        try:
+            waits_for = self._writing.send(None)
+        except StopIteration:
+            self._done(None)
+        except asyncio.CancelledError:  # of the stream; it must not look like one of whoever posted the frame
+            self._done(ConnectionError("the stream was cancelled"))
+        except Exception as error:
+            self._done(error)
+        else:
+            if waits_for is None:  # a bare `yield`, as of asyncio.sleep(0)
+                asyncio.get_running_loop().call_soon(self.step)
+                return
+            self._waits_for = waits_for
+            waits_for.add_done_callback(self.step)
+
+    def drop(self) -> None:
+        """The connection has ended, so nobody waits for the outcome."""
+        if self._waits_for is not None:
+            self._waits_for.remove_done_callback(self.step)
+            self._waits_for.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._writing.close()
+
+
+def _nothing() -> None:
+    pass
+
+
+async def close_quietly(channel: grpc.aio.Channel) -> None:
+    """Closes a channel whose calls have ended; a failure to do so concerns nobody."""
+    with contextlib.suppress(Exception):
+        await channel.close()

@@ -1,0 +1,1 @@
+"""What travels between members as plain values: arguments, results, modules, types of the user's."""

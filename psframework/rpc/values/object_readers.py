@@ -1,0 +1,153 @@
+"""How Tensors, Modules, and what goes by name are read. Importing this module teaches `decoder` its kinds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from psframework import backend
+from psframework.autograd import SparseRows, Tensor
+from psframework.errors import ArgumentError, NotRegistered, PsfError, WireError
+from psframework.nn import Module, Parameter, random
+from psframework.rpc import registry
+from psframework.rpc.security.allow import EVERYONE
+from psframework.rpc.values import journey as journeys
+from psframework.rpc.values import kinds, modules
+from psframework.rpc.values import types as registered
+from psframework.rpc.values.decoder import Decoder, teach
+from psframework.rpc.values.readers import array_node, made
+
+
+def _tensor(decoder: Decoder, depth: int) -> Tensor:
+    return Tensor(array_node(decoder, depth))
+
+
+def _parameter(decoder: Decoder, depth: int) -> Parameter:
+    trained, array = decoder.byte() == kinds.TRUE, array_node(decoder, depth)
+    if not getattr(array.flags, "writeable", True):
+        array = array.copy()
+    try:
+        return Parameter(array, trained)
+    except PsfError as error:
+        raise WireError(f"a parameter: {error}") from None
+
+
+def _sparse_rows(decoder: Decoder, depth: int) -> SparseRows:
+    decoder.nest(depth)
+    rows, values = array_node(decoder, depth + 1), array_node(decoder, depth + 1)
+    shape = decoder.node(depth + 1)
+    fits = isinstance(shape, tuple) and len(shape) > 0 and all(_is_length(axis) for axis in shape)
+    if not fits or rows.shape != (len(values) if values.ndim else -1,) or values.shape[1:] != shape[1:]:
+        raise WireError("rows, values and shape of a sparse gradient do not fit together")
+    if rows.size and not (int(rows.min()) >= 0 and int(rows.max()) < shape[0]):
+        raise WireError(f"rows of a sparse gradient that its {shape[0]} rows do not have")
+    return made(SparseRows, rows, values, shape)  # type: ignore[no-any-return]
+
+
+def _is_length(axis: object) -> bool:
+    return type(axis) is int and 0 <= axis <= sys.maxsize
+
+
+def _device(decoder: Decoder, depth: int) -> backend.Device:
+    """The device of this name; one of its kind or the host's memory where it is missing."""
+    try:
+        return backend.device(decoder.text())
+    except ArgumentError:
+        return backend.CPU
+
+
+def _generator(decoder: Decoder, depth: int) -> np.random.Generator:
+    decoder.nest(depth)
+    state, bits = decoder.node(depth + 1), np.random.PCG64(0)
+    try:
+        bits.state = state
+    except Exception as error:
+        raise WireError(f"the state of a random number generator: {error}") from None
+    return np.random.Generator(bits)
+
+
+# By name
+
+
+def _enum(decoder: Decoder, depth: int) -> Any:
+    count, name = decoder.number(), decoder.text()
+    if count > 64:
+        raise WireError(f"{count} flags in one value of {name[:100]}")
+    return registered.enum_member(name, [decoder.text() for _ in range(count)])
+
+
+def _record(decoder: Decoder, depth: int) -> object:
+    record = registered.record_named(decoder.text())
+    fields: dict[str, Any] = {}
+    for _ in range(decoder.begin(depth)):
+        name = decoder.text()
+        fields[name] = decoder.node(depth + 1)
+    return record.put_together(fields)
+
+
+def _function(decoder: Decoder, depth: int) -> Any:
+    return _find(decoder.text()).target
+
+
+def _find(name: str) -> registry.Entry:
+    try:
+        return registry.find(name)
+    except NotRegistered as error:
+        raise WireError(str(error)) from None
+
+
+def _module(decoder: Decoder, depth: int) -> Module:
+    decoder.nest(depth)
+    entry = _find(decoder.text())
+    args, kwargs, state = decoder.items(3, depth + 1)
+    if entry.kind is not registry.Kind.CLASS or not issubclass(entry.target, Module):  # type: ignore[arg-type]
+        raise WireError(f"{entry.name} is no Module class")
+    if not isinstance(args, tuple) or not isinstance(kwargs, dict) or not all(type(k) is str for k in kwargs):
+        raise WireError(f"arguments of {entry.name} that are no arguments")
+    if decoder.caller is not None:  # making one is a call of its class
+        EVERYONE.check(decoder.caller, entry.name, entry.roles)
+    with random.apart():
+        module: Module = registered.make_again(entry.name, entry.target, args, kwargs)
+    if state is not None:
+        modules.restore(module, state)
+    decoder.modules.append(module)
+    return module
+
+
+def _same_module(decoder: Decoder, depth: int) -> Any:
+    number = decoder.number()
+    if number >= len(decoder.modules):
+        raise WireError(f"module {number} of a value that had {len(decoder.modules)} so far")
+    return decoder.modules[number]
+
+
+def _passenger(decoder: Decoder, depth: int) -> object:
+    kind, data = decoder.text(), bytes(decoder.blob())
+    luggage = decoder.items(decoder.begin(depth), depth + 1)
+    passenger = journeys.passenger_named(kind)
+    if passenger is None:
+        raise WireError(f"nothing here takes values of kind {kind[:100]!r}")
+    decoder.journey.luggage = luggage
+    try:
+        return passenger.arrive(data, decoder.journey)
+    finally:
+        decoder.journey.luggage = []
+
+
+teach(
+    {
+        kinds.TENSOR: _tensor,
+        kinds.PARAMETER: _parameter,
+        kinds.SPARSE_ROWS: _sparse_rows,
+        kinds.DEVICE: _device,
+        kinds.GENERATOR: _generator,
+        kinds.ENUM: _enum,
+        kinds.RECORD: _record,
+        kinds.FUNCTION: _function,
+        kinds.MODULE: _module,
+        kinds.PASSENGER: _passenger,
+        kinds.SAME_MODULE: _same_module,
+    }
+)
