@@ -21,6 +21,7 @@ from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.remote_client import Function, Remote, deadline, target
 from psframework.rpc.functions.remote_service import RemoteService
 from psframework.rpc.functions.routes import Directory
+from psframework.rpc.functions.scope import leaving
 from psframework.rpc.session.agent import Agent
 from psframework.rpc.session.peer import Peer
 from psframework.rpc.values import arguments
@@ -147,6 +148,7 @@ class RRefs:
         if isinstance(ref, Home):
             return await self.table.value(ref.rref, None, until)
         request = pb.FetchRequest(rref=rref_message(ref.rref), fork=fork_message(ref.id))
+        request.scope = leaving(ref.owner_name)
         return await self._send(FETCH, request, rref, Journey(self._owner(rref)), until)
 
     async def confirm(self, rref: RRef) -> None:
@@ -334,4 +336,6 @@ def _pack(
     function: str, args: Sequence[Any], kwargs: Mapping[str, Any], owner: PeerInfo
 ) -> tuple[InvokeRequest, Journey]:
     journey = Journey(owner)
-    return InvokeRequest(function=function, arguments=arguments.encode_call(args, kwargs, journey)), journey
+    journey.about = function
+    call = arguments.encode_call(args, kwargs, journey)
+    return InvokeRequest(function=function, arguments=call, scope=leaving(owner.name)), journey

@@ -12,6 +12,7 @@ from psframework.rpc import registry
 from psframework.rpc.call import Call
 from psframework.rpc.functions.context import Running
 from psframework.rpc.functions.remote_service import RemoteService, caller_of, take_arguments
+from psframework.rpc.functions.scope import entering
 from psframework.rpc.registry import Entry as Function
 from psframework.rpc.service import Method
 from psframework.rref.control import SERVICE
@@ -61,6 +62,8 @@ class RRefService:
     async def fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchReply:
         """Copies a value, once it is there."""
         fork = self._holder(request, call)
+        if request.scope:
+            entering(request.scope, call.peer)
         value = await self._table.value(rref_id(request.rref), fork, call.deadline)
         reply = pb.FetchReply(value=self._remote.give(value, call))
         del value

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!psframework/proto/v1/remote.proto\x12\x14psframework.proto.v1\"k\n\x05Value\x12\x0f\n\x07outline\x18\x01 \x01(\x0c\x12\x10\n\x08integers\x18\x02 \x03(\x12\x12\r\n\x05reals\x18\x03 \x03(\x01\x12\r\n\x05texts\x18\x04 \x03(\t\x12\r\n\x05\x62lobs\x18\x05 \x03(\x0c\x12\x12\n\nfirst_part\x18\x06 \x01(\r\"\xe9\x01\n\rInvokeRequest\x12\x10\n\x08\x66unction\x18\x01 \x01(\t\x12.\n\targuments\x18\x02 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x43\n\x08metadata\x18\x03 \x03(\x0b\x32\x31.psframework.proto.v1.InvokeRequest.MetadataEntry\x12\x12\n\npart_sizes\x18\x0e \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"[\n\x0bInvokeReply\x12*\n\x05value\x18\x01 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x12\n\npart_sizes\x18\x0e \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"\x80\x01\n\x11OpenStreamRequest\x12\x31\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32#.psframework.proto.v1.InvokeRequest\x12\x11\n\tmax_items\x18\x02 \x01(\r\x12\x11\n\tmax_bytes\x18\x03 \x01(\x04\x12\x12\n\ntimeout_us\x18\x04 \x01(\x04\"!\n\x0fOpenStreamReply\x12\x0e\n\x06stream\x18\x01 \x01(\x04\"\"\n\x10NextItemsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\x04\"J\n\x0eNextItemsReply\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\"$\n\x12\x43loseStreamRequest\x12\x0e\n\x06stream\x18\x01 \x01(\x04\"\x12\n\x10\x43loseStreamReply\"\x11\n\x0f\x44\x65scribeRequest\"x\n\rDescribeReply\x12\x35\n\tfunctions\x18\x01 \x03(\x0b\x32\".psframework.proto.v1.FunctionInfo\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0e\n\x06queued\x18\x03 \x01(\r\x12\x0f\n\x07threads\x18\x04 \x01(\r\"\x81\x02\n\x0c\x46unctionInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nidempotent\x18\x03 \x01(\x08\x12\r\n\x05roles\x18\x04 \x03(\t\x12\r\n\x05\x63\x61lls\x18\x05 \x01(\x04\x12\x0e\n\x06\x65rrors\x18\x06 \x01(\x04\x12\x11\n\tcancelled\x18\x07 \x01(\x04\x12\x0f\n\x07refused\x18\x08 \x01(\x04\x12\x0f\n\x07running\x18\t \x01(\r\x12\x0e\n\x06queued\x18\x0e \x01(\r\x12\x0f\n\x07seconds\x18\n \x01(\x01\x12\x13\n\x0bseconds_p50\x18\x0b \x01(\x01\x12\x13\n\x0bseconds_p90\x18\x0c \x01(\x01\x12\x13\n\x0bseconds_p99\x18\r \x01(\x01*\xa6\x03\n\x0b\x45lementType\x12\x1c\n\x18\x45LEMENT_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45LEMENT_TYPE_BOOL\x10\x01\x12\x15\n\x11\x45LEMENT_TYPE_INT8\x10\x02\x12\x16\n\x12\x45LEMENT_TYPE_INT16\x10\x03\x12\x16\n\x12\x45LEMENT_TYPE_INT32\x10\x04\x12\x16\n\x12\x45LEMENT_TYPE_INT64\x10\x05\x12\x16\n\x12\x45LEMENT_TYPE_UINT8\x10\x06\x12\x17\n\x13\x45LEMENT_TYPE_UINT16\x10\x07\x12\x17\n\x13\x45LEMENT_TYPE_UINT32\x10\x08\x12\x17\n\x13\x45LEMENT_TYPE_UINT64\x10\t\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT16\x10\n\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT32\x10\x0b\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT64\x10\x0c\x12\x1a\n\x16\x45LEMENT_TYPE_COMPLEX64\x10\r\x12\x1b\n\x17\x45LEMENT_TYPE_COMPLEX128\x10\x0e\x12\x19\n\x15\x45LEMENT_TYPE_BFLOAT16\x10\x0f*\xab\x08\n\tValueKind\x12\x1a\n\x16VALUE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fVALUE_KIND_NONE\x10\x01\x12\x14\n\x10VALUE_KIND_FALSE\x10\x02\x12\x13\n\x0fVALUE_KIND_TRUE\x10\x03\x12\x17\n\x13VALUE_KIND_ELLIPSIS\x10\x04\x12\x16\n\x12VALUE_KIND_INTEGER\x10\x05\x12\x1c\n\x18VALUE_KIND_LARGE_INTEGER\x10\x06\x12\x13\n\x0fVALUE_KIND_REAL\x10\x07\x12\x16\n\x12VALUE_KIND_COMPLEX\x10\x08\x12\x13\n\x0fVALUE_KIND_TEXT\x10\t\x12\x1b\n\x17VALUE_KIND_ENCODED_TEXT\x10\n\x12\x14\n\x10VALUE_KIND_BYTES\x10\x0b\x12\x18\n\x14VALUE_KIND_BYTEARRAY\x10\x0c\x12\x13\n\x0fVALUE_KIND_LIST\x10\x10\x12\x14\n\x10VALUE_KIND_TUPLE\x10\x11\x12\x13\n\x0fVALUE_KIND_DICT\x10\x12\x12\x12\n\x0eVALUE_KIND_SET\x10\x13\x12\x18\n\x14VALUE_KIND_FROZENSET\x10\x14\x12\x14\n\x10VALUE_KIND_SLICE\x10\x15\x12\x14\n\x10VALUE_KIND_RANGE\x10\x16\x12\x13\n\x0fVALUE_KIND_DATE\x10\x18\x12\x13\n\x0fVALUE_KIND_TIME\x10\x19\x12\x17\n\x13VALUE_KIND_DATETIME\x10\x1a\x12\x17\n\x13VALUE_KIND_DURATION\x10\x1b\x12\x19\n\x15VALUE_KIND_FIXED_ZONE\x10\x1c\x12\x19\n\x15VALUE_KIND_NAMED_ZONE\x10\x1d\x12\x14\n\x10VALUE_KIND_ARRAY\x10 \x12\x15\n\x11VALUE_KIND_SCALAR\x10!\x12\x15\n\x11VALUE_KIND_TENSOR\x10\"\x12\x18\n\x14VALUE_KIND_PARAMETER\x10#\x12\x1a\n\x16VALUE_KIND_SPARSE_ROWS\x10$\x12\x14\n\x10VALUE_KIND_DTYPE\x10%\x12\x1a\n\x16VALUE_KIND_SCALAR_TYPE\x10&\x12\x1a\n\x16VALUE_KIND_PYTHON_TYPE\x10\'\x12\x15\n\x11VALUE_KIND_DEVICE\x10(\x12\x18\n\x14VALUE_KIND_GENERATOR\x10)\x12\x13\n\x0fVALUE_KIND_PART\x10\x30\x12\x18\n\x14VALUE_KIND_ON_DEVICE\x10\x31\x12\x13\n\x0fVALUE_KIND_ENUM\x10\x38\x12\x15\n\x11VALUE_KIND_RECORD\x10\x39\x12\x17\n\x13VALUE_KIND_FUNCTION\x10:\x12\x15\n\x11VALUE_KIND_MODULE\x10;\x12\x18\n\x14VALUE_KIND_PASSENGER\x10<\x12\x1a\n\x16VALUE_KIND_SAME_MODULE\x10=2\xd3\x03\n\rRemoteService\x12P\n\x06Invoke\x12#.psframework.proto.v1.InvokeRequest\x1a!.psframework.proto.v1.InvokeReply\x12\\\n\nOpenStream\x12\'.psframework.proto.v1.OpenStreamRequest\x1a%.psframework.proto.v1.OpenStreamReply\x12Y\n\tNextItems\x12&.psframework.proto.v1.NextItemsRequest\x1a$.psframework.proto.v1.NextItemsReply\x12_\n\x0b\x43loseStream\x12(.psframework.proto.v1.CloseStreamRequest\x1a&.psframework.proto.v1.CloseStreamReply\x12V\n\x08\x44\x65scribe\x12%.psframework.proto.v1.DescribeRequest\x1a#.psframework.proto.v1.DescribeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!psframework/proto/v1/remote.proto\x12\x14psframework.proto.v1\"k\n\x05Value\x12\x0f\n\x07outline\x18\x01 \x01(\x0c\x12\x10\n\x08integers\x18\x02 \x03(\x12\x12\r\n\x05reals\x18\x03 \x03(\x01\x12\r\n\x05texts\x18\x04 \x03(\t\x12\r\n\x05\x62lobs\x18\x05 \x03(\x0c\x12\x12\n\nfirst_part\x18\x06 \x01(\r\"\xf8\x01\n\rInvokeRequest\x12\x10\n\x08\x66unction\x18\x01 \x01(\t\x12.\n\targuments\x18\x02 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x43\n\x08metadata\x18\x03 \x03(\x0b\x32\x31.psframework.proto.v1.InvokeRequest.MetadataEntry\x12\r\n\x05scope\x18\x04 \x01(\x0c\x12\x12\n\npart_sizes\x18\x0e \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"[\n\x0bInvokeReply\x12*\n\x05value\x18\x01 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x12\n\npart_sizes\x18\x0e \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"\x80\x01\n\x11OpenStreamRequest\x12\x31\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32#.psframework.proto.v1.InvokeRequest\x12\x11\n\tmax_items\x18\x02 \x01(\r\x12\x11\n\tmax_bytes\x18\x03 \x01(\x04\x12\x12\n\ntimeout_us\x18\x04 \x01(\x04\"!\n\x0fOpenStreamReply\x12\x0e\n\x06stream\x18\x01 \x01(\x04\"\"\n\x10NextItemsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\x04\"J\n\x0eNextItemsReply\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\"$\n\x12\x43loseStreamRequest\x12\x0e\n\x06stream\x18\x01 \x01(\x04\"\x12\n\x10\x43loseStreamReply\"\x11\n\x0f\x44\x65scribeRequest\"x\n\rDescribeReply\x12\x35\n\tfunctions\x18\x01 \x03(\x0b\x32\".psframework.proto.v1.FunctionInfo\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0e\n\x06queued\x18\x03 \x01(\r\x12\x0f\n\x07threads\x18\x04 \x01(\r\"\x81\x02\n\x0c\x46unctionInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nidempotent\x18\x03 \x01(\x08\x12\r\n\x05roles\x18\x04 \x03(\t\x12\r\n\x05\x63\x61lls\x18\x05 \x01(\x04\x12\x0e\n\x06\x65rrors\x18\x06 \x01(\x04\x12\x11\n\tcancelled\x18\x07 \x01(\x04\x12\x0f\n\x07refused\x18\x08 \x01(\x04\x12\x0f\n\x07running\x18\t \x01(\r\x12\x0e\n\x06queued\x18\x0e \x01(\r\x12\x0f\n\x07seconds\x18\n \x01(\x01\x12\x13\n\x0bseconds_p50\x18\x0b \x01(\x01\x12\x13\n\x0bseconds_p90\x18\x0c \x01(\x01\x12\x13\n\x0bseconds_p99\x18\r \x01(\x01*\xa6\x03\n\x0b\x45lementType\x12\x1c\n\x18\x45LEMENT_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45LEMENT_TYPE_BOOL\x10\x01\x12\x15\n\x11\x45LEMENT_TYPE_INT8\x10\x02\x12\x16\n\x12\x45LEMENT_TYPE_INT16\x10\x03\x12\x16\n\x12\x45LEMENT_TYPE_INT32\x10\x04\x12\x16\n\x12\x45LEMENT_TYPE_INT64\x10\x05\x12\x16\n\x12\x45LEMENT_TYPE_UINT8\x10\x06\x12\x17\n\x13\x45LEMENT_TYPE_UINT16\x10\x07\x12\x17\n\x13\x45LEMENT_TYPE_UINT32\x10\x08\x12\x17\n\x13\x45LEMENT_TYPE_UINT64\x10\t\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT16\x10\n\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT32\x10\x0b\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT64\x10\x0c\x12\x1a\n\x16\x45LEMENT_TYPE_COMPLEX64\x10\r\x12\x1b\n\x17\x45LEMENT_TYPE_COMPLEX128\x10\x0e\x12\x19\n\x15\x45LEMENT_TYPE_BFLOAT16\x10\x0f*\xab\x08\n\tValueKind\x12\x1a\n\x16VALUE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fVALUE_KIND_NONE\x10\x01\x12\x14\n\x10VALUE_KIND_FALSE\x10\x02\x12\x13\n\x0fVALUE_KIND_TRUE\x10\x03\x12\x17\n\x13VALUE_KIND_ELLIPSIS\x10\x04\x12\x16\n\x12VALUE_KIND_INTEGER\x10\x05\x12\x1c\n\x18VALUE_KIND_LARGE_INTEGER\x10\x06\x12\x13\n\x0fVALUE_KIND_REAL\x10\x07\x12\x16\n\x12VALUE_KIND_COMPLEX\x10\x08\x12\x13\n\x0fVALUE_KIND_TEXT\x10\t\x12\x1b\n\x17VALUE_KIND_ENCODED_TEXT\x10\n\x12\x14\n\x10VALUE_KIND_BYTES\x10\x0b\x12\x18\n\x14VALUE_KIND_BYTEARRAY\x10\x0c\x12\x13\n\x0fVALUE_KIND_LIST\x10\x10\x12\x14\n\x10VALUE_KIND_TUPLE\x10\x11\x12\x13\n\x0fVALUE_KIND_DICT\x10\x12\x12\x12\n\x0eVALUE_KIND_SET\x10\x13\x12\x18\n\x14VALUE_KIND_FROZENSET\x10\x14\x12\x14\n\x10VALUE_KIND_SLICE\x10\x15\x12\x14\n\x10VALUE_KIND_RANGE\x10\x16\x12\x13\n\x0fVALUE_KIND_DATE\x10\x18\x12\x13\n\x0fVALUE_KIND_TIME\x10\x19\x12\x17\n\x13VALUE_KIND_DATETIME\x10\x1a\x12\x17\n\x13VALUE_KIND_DURATION\x10\x1b\x12\x19\n\x15VALUE_KIND_FIXED_ZONE\x10\x1c\x12\x19\n\x15VALUE_KIND_NAMED_ZONE\x10\x1d\x12\x14\n\x10VALUE_KIND_ARRAY\x10 \x12\x15\n\x11VALUE_KIND_SCALAR\x10!\x12\x15\n\x11VALUE_KIND_TENSOR\x10\"\x12\x18\n\x14VALUE_KIND_PARAMETER\x10#\x12\x1a\n\x16VALUE_KIND_SPARSE_ROWS\x10$\x12\x14\n\x10VALUE_KIND_DTYPE\x10%\x12\x1a\n\x16VALUE_KIND_SCALAR_TYPE\x10&\x12\x1a\n\x16VALUE_KIND_PYTHON_TYPE\x10\'\x12\x15\n\x11VALUE_KIND_DEVICE\x10(\x12\x18\n\x14VALUE_KIND_GENERATOR\x10)\x12\x13\n\x0fVALUE_KIND_PART\x10\x30\x12\x18\n\x14VALUE_KIND_ON_DEVICE\x10\x31\x12\x13\n\x0fVALUE_KIND_ENUM\x10\x38\x12\x15\n\x11VALUE_KIND_RECORD\x10\x39\x12\x17\n\x13VALUE_KIND_FUNCTION\x10:\x12\x15\n\x11VALUE_KIND_MODULE\x10;\x12\x18\n\x14VALUE_KIND_PASSENGER\x10<\x12\x1a\n\x16VALUE_KIND_SAME_MODULE\x10=2\xd3\x03\n\rRemoteService\x12P\n\x06Invoke\x12#.psframework.proto.v1.InvokeRequest\x1a!.psframework.proto.v1.InvokeReply\x12\\\n\nOpenStream\x12\'.psframework.proto.v1.OpenStreamRequest\x1a%.psframework.proto.v1.OpenStreamReply\x12Y\n\tNextItems\x12&.psframework.proto.v1.NextItemsRequest\x1a$.psframework.proto.v1.NextItemsReply\x12_\n\x0b\x43loseStream\x12(.psframework.proto.v1.CloseStreamRequest\x1a&.psframework.proto.v1.CloseStreamReply\x12V\n\x08\x44\x65scribe\x12%.psframework.proto.v1.DescribeRequest\x1a#.psframework.proto.v1.DescribeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,36 +33,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INVOKEREQUEST_METADATAENTRY']._loaded_options = None
   _globals['_INVOKEREQUEST_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_ELEMENTTYPE']._serialized_start=1235
-  _globals['_ELEMENTTYPE']._serialized_end=1657
-  _globals['_VALUEKIND']._serialized_start=1660
-  _globals['_VALUEKIND']._serialized_end=2727
+  _globals['_ELEMENTTYPE']._serialized_start=1250
+  _globals['_ELEMENTTYPE']._serialized_end=1672
+  _globals['_VALUEKIND']._serialized_start=1675
+  _globals['_VALUEKIND']._serialized_end=2742
   _globals['_VALUE']._serialized_start=59
   _globals['_VALUE']._serialized_end=166
   _globals['_INVOKEREQUEST']._serialized_start=169
-  _globals['_INVOKEREQUEST']._serialized_end=402
-  _globals['_INVOKEREQUEST_METADATAENTRY']._serialized_start=355
-  _globals['_INVOKEREQUEST_METADATAENTRY']._serialized_end=402
-  _globals['_INVOKEREPLY']._serialized_start=404
-  _globals['_INVOKEREPLY']._serialized_end=495
-  _globals['_OPENSTREAMREQUEST']._serialized_start=498
-  _globals['_OPENSTREAMREQUEST']._serialized_end=626
-  _globals['_OPENSTREAMREPLY']._serialized_start=628
-  _globals['_OPENSTREAMREPLY']._serialized_end=661
-  _globals['_NEXTITEMSREQUEST']._serialized_start=663
-  _globals['_NEXTITEMSREQUEST']._serialized_end=697
-  _globals['_NEXTITEMSREPLY']._serialized_start=699
-  _globals['_NEXTITEMSREPLY']._serialized_end=773
-  _globals['_CLOSESTREAMREQUEST']._serialized_start=775
-  _globals['_CLOSESTREAMREQUEST']._serialized_end=811
-  _globals['_CLOSESTREAMREPLY']._serialized_start=813
-  _globals['_CLOSESTREAMREPLY']._serialized_end=831
-  _globals['_DESCRIBEREQUEST']._serialized_start=833
-  _globals['_DESCRIBEREQUEST']._serialized_end=850
-  _globals['_DESCRIBEREPLY']._serialized_start=852
-  _globals['_DESCRIBEREPLY']._serialized_end=972
-  _globals['_FUNCTIONINFO']._serialized_start=975
-  _globals['_FUNCTIONINFO']._serialized_end=1232
-  _globals['_REMOTESERVICE']._serialized_start=2730
-  _globals['_REMOTESERVICE']._serialized_end=3197
+  _globals['_INVOKEREQUEST']._serialized_end=417
+  _globals['_INVOKEREQUEST_METADATAENTRY']._serialized_start=370
+  _globals['_INVOKEREQUEST_METADATAENTRY']._serialized_end=417
+  _globals['_INVOKEREPLY']._serialized_start=419
+  _globals['_INVOKEREPLY']._serialized_end=510
+  _globals['_OPENSTREAMREQUEST']._serialized_start=513
+  _globals['_OPENSTREAMREQUEST']._serialized_end=641
+  _globals['_OPENSTREAMREPLY']._serialized_start=643
+  _globals['_OPENSTREAMREPLY']._serialized_end=676
+  _globals['_NEXTITEMSREQUEST']._serialized_start=678
+  _globals['_NEXTITEMSREQUEST']._serialized_end=712
+  _globals['_NEXTITEMSREPLY']._serialized_start=714
+  _globals['_NEXTITEMSREPLY']._serialized_end=788
+  _globals['_CLOSESTREAMREQUEST']._serialized_start=790
+  _globals['_CLOSESTREAMREQUEST']._serialized_end=826
+  _globals['_CLOSESTREAMREPLY']._serialized_start=828
+  _globals['_CLOSESTREAMREPLY']._serialized_end=846
+  _globals['_DESCRIBEREQUEST']._serialized_start=848
+  _globals['_DESCRIBEREQUEST']._serialized_end=865
+  _globals['_DESCRIBEREPLY']._serialized_start=867
+  _globals['_DESCRIBEREPLY']._serialized_end=987
+  _globals['_FUNCTIONINFO']._serialized_start=990
+  _globals['_FUNCTIONINFO']._serialized_end=1247
+  _globals['_REMOTESERVICE']._serialized_start=2745
+  _globals['_REMOTESERVICE']._serialized_end=3212
 # @@protoc_insertion_point(module_scope)

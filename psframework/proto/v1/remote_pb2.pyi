@@ -380,10 +380,13 @@ class InvokeRequest(_message.Message):
     FUNCTION_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
     PART_SIZES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     function: _builtins.str
     """Function is the name it was registered under."""
+    scope: _builtins.bytes
+    """Scope is what the call is part of, such as a distributed-autograd context; opaque here."""
     data: _builtins.bytes
     """Data holds the parts that the values refer to, one after the other."""
     @_builtins.property
@@ -404,12 +407,13 @@ class InvokeRequest(_message.Message):
         function: _builtins.str = ...,
         arguments: Global___Value | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        scope: _builtins.bytes = ...,
         part_sizes: _abc.Iterable[_builtins.int] | None = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "data", b"data", "function", b"function", "metadata", b"metadata", "part_sizes", b"part_sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "data", b"data", "function", b"function", "metadata", b"metadata", "part_sizes", b"part_sizes", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

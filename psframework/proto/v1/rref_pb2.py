@@ -26,15 +26,15 @@ from psframework.proto.v1 import error_pb2 as psframework_dot_proto_dot_v1_dot_e
 from psframework.proto.v1 import remote_pb2 as psframework_dot_proto_dot_v1_dot_remote__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpsframework/proto/v1/rref.proto\x12\x14psframework.proto.v1\x1a psframework/proto/v1/error.proto\x1a!psframework/proto/v1/remote.proto\")\n\x06RRefId\x12\x0e\n\x06worker\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\")\n\x06\x46orkId\x12\x0e\n\x06holder\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\")\n\x06HoldId\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\"\xc7\x01\n\nRRefHandle\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12\r\n\x05owner\x18\x02 \x01(\x04\x12\x12\n\nowner_name\x18\x03 \x01(\t\x12,\n\x06parent\x18\x04 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12*\n\x04hold\x18\x05 \x01(\x0b\x32\x1c.psframework.proto.v1.HoldId\x12\x10\n\x08receiver\x18\x06 \x01(\x04\"\x81\x02\n\rCreateRequest\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12*\n\x04\x66ork\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\x31\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32#.psframework.proto.v1.InvokeRequest\x12(\n\x02on\x18\x04 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12-\n\x07on_fork\x18\x05 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"\r\n\x0b\x43reateReply\"f\n\x0c\x46\x65tchRequest\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12*\n\x04\x66ork\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\"F\n\nFetchReply\x12*\n\x05value\x18\x01 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"\xac\x01\n\x11\x43\x61llMethodRequest\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12*\n\x04\x66ork\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\x31\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32#.psframework.proto.v1.InvokeRequest\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"K\n\x0f\x43\x61llMethodReply\x12*\n\x05value\x18\x01 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"\xc4\x01\n\x10\x46orkRegistration\x12*\n\x04\x66ork\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12*\n\x04rref\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12,\n\x06parent\x18\x03 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12*\n\x04hold\x18\x04 \x01(\x0b\x32\x1c.psframework.proto.v1.HoldId\"\x98\x01\n\x0c\x46orkBreakage\x12*\n\x04\x66ork\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12*\n\x04rref\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.psframework.proto.v1.ErrorDetail\"n\n\x0b\x46orkRefusal\x12*\n\x04\x66ork\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\x33\n\x06reason\x18\x02 \x01(\x0e\x32#.psframework.proto.v1.RefusalReason\"\x96\x04\n\x10ReferenceMessage\x12:\n\x08register\x18\x01 \x01(\x0b\x32&.psframework.proto.v1.ForkRegistrationH\x00\x12\x34\n\x06\x62roken\x18\x02 \x01(\x0b\x32\".psframework.proto.v1.ForkBreakageH\x00\x12.\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkIdH\x00\x12\x32\n\nregistered\x18\x04 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkIdH\x00\x12\x34\n\x07refused\x18\x05 \x01(\x0b\x32!.psframework.proto.v1.ForkRefusalH\x00\x12/\n\x07\x64\x65leted\x18\x06 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkIdH\x00\x12.\n\x06unhold\x18\x07 \x01(\x0b\x32\x1c.psframework.proto.v1.HoldIdH\x00\x12.\n\x06unheld\x18\x08 \x01(\x0b\x32\x1c.psframework.proto.v1.HoldIdH\x00\x12+\n\x03\x61sk\x18\t \x01(\x0b\x32\x1c.psframework.proto.v1.HoldIdH\x00\x12\x30\n\x08not_held\x18\n \x01(\x0b\x32\x1c.psframework.proto.v1.HoldIdH\x00\x42\x06\n\x04kind\"K\n\x0f\x45xchangeRequest\x12\x38\n\x08messages\x18\x01 \x03(\x0b\x32&.psframework.proto.v1.ReferenceMessage\"I\n\rExchangeReply\x12\x38\n\x08messages\x18\x01 \x03(\x0b\x32&.psframework.proto.v1.ReferenceMessage\"\x12\n\x10ListRRefsRequest\"?\n\x0eListRRefsReply\x12-\n\x05rrefs\x18\x01 \x03(\x0b\x32\x1e.psframework.proto.v1.RRefInfo\"\xbc\x01\n\x08RRefInfo\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x08\x12\x0f\n\x07handles\x18\x05 \x01(\r\x12\x31\n\x07holders\x18\x06 \x03(\x0b\x32 .psframework.proto.v1.RRefHolder\x12\x13\n\x0b\x61ge_seconds\x18\x07 \x01(\x01\"Q\n\nRRefHolder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\r\n\x05\x66orks\x18\x03 \x01(\r\x12\x11\n\tin_flight\x18\x04 \x01(\r*d\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13REFUSAL_REASON_GONE\x10\x01\x12\x1a\n\x16REFUSAL_REASON_EVICTED\x10\x02\x32\xbf\x03\n\x0bRRefService\x12P\n\x06\x43reate\x12#.psframework.proto.v1.CreateRequest\x1a!.psframework.proto.v1.CreateReply\x12M\n\x05\x46\x65tch\x12\".psframework.proto.v1.FetchRequest\x1a .psframework.proto.v1.FetchReply\x12\\\n\nCallMethod\x12\'.psframework.proto.v1.CallMethodRequest\x1a%.psframework.proto.v1.CallMethodReply\x12V\n\x08\x45xchange\x12%.psframework.proto.v1.ExchangeRequest\x1a#.psframework.proto.v1.ExchangeReply\x12Y\n\tListRRefs\x12&.psframework.proto.v1.ListRRefsRequest\x1a$.psframework.proto.v1.ListRRefsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpsframework/proto/v1/rref.proto\x12\x14psframework.proto.v1\x1a psframework/proto/v1/error.proto\x1a!psframework/proto/v1/remote.proto\")\n\x06RRefId\x12\x0e\n\x06worker\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\")\n\x06\x46orkId\x12\x0e\n\x06holder\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\")\n\x06HoldId\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\"\xc7\x01\n\nRRefHandle\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12\r\n\x05owner\x18\x02 \x01(\x04\x12\x12\n\nowner_name\x18\x03 \x01(\t\x12,\n\x06parent\x18\x04 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12*\n\x04hold\x18\x05 \x01(\x0b\x32\x1c.psframework.proto.v1.HoldId\x12\x10\n\x08receiver\x18\x06 \x01(\x04\"\x81\x02\n\rCreateRequest\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12*\n\x04\x66ork\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\x31\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32#.psframework.proto.v1.InvokeRequest\x12(\n\x02on\x18\x04 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12-\n\x07on_fork\x18\x05 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"\r\n\x0b\x43reateReply\"u\n\x0c\x46\x65tchRequest\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12*\n\x04\x66ork\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\r\n\x05scope\x18\x03 \x01(\x0c\"F\n\nFetchReply\x12*\n\x05value\x18\x01 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"\xac\x01\n\x11\x43\x61llMethodRequest\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12*\n\x04\x66ork\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\x31\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32#.psframework.proto.v1.InvokeRequest\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"K\n\x0f\x43\x61llMethodReply\x12*\n\x05value\x18\x01 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"\xc4\x01\n\x10\x46orkRegistration\x12*\n\x04\x66ork\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12*\n\x04rref\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12,\n\x06parent\x18\x03 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12*\n\x04hold\x18\x04 \x01(\x0b\x32\x1c.psframework.proto.v1.HoldId\"\x98\x01\n\x0c\x46orkBreakage\x12*\n\x04\x66ork\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12*\n\x04rref\x18\x02 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.psframework.proto.v1.ErrorDetail\"n\n\x0b\x46orkRefusal\x12*\n\x04\x66ork\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkId\x12\x33\n\x06reason\x18\x02 \x01(\x0e\x32#.psframework.proto.v1.RefusalReason\"\x96\x04\n\x10ReferenceMessage\x12:\n\x08register\x18\x01 \x01(\x0b\x32&.psframework.proto.v1.ForkRegistrationH\x00\x12\x34\n\x06\x62roken\x18\x02 \x01(\x0b\x32\".psframework.proto.v1.ForkBreakageH\x00\x12.\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkIdH\x00\x12\x32\n\nregistered\x18\x04 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkIdH\x00\x12\x34\n\x07refused\x18\x05 \x01(\x0b\x32!.psframework.proto.v1.ForkRefusalH\x00\x12/\n\x07\x64\x65leted\x18\x06 \x01(\x0b\x32\x1c.psframework.proto.v1.ForkIdH\x00\x12.\n\x06unhold\x18\x07 \x01(\x0b\x32\x1c.psframework.proto.v1.HoldIdH\x00\x12.\n\x06unheld\x18\x08 \x01(\x0b\x32\x1c.psframework.proto.v1.HoldIdH\x00\x12+\n\x03\x61sk\x18\t \x01(\x0b\x32\x1c.psframework.proto.v1.HoldIdH\x00\x12\x30\n\x08not_held\x18\n \x01(\x0b\x32\x1c.psframework.proto.v1.HoldIdH\x00\x42\x06\n\x04kind\"K\n\x0f\x45xchangeRequest\x12\x38\n\x08messages\x18\x01 \x03(\x0b\x32&.psframework.proto.v1.ReferenceMessage\"I\n\rExchangeReply\x12\x38\n\x08messages\x18\x01 \x03(\x0b\x32&.psframework.proto.v1.ReferenceMessage\"\x12\n\x10ListRRefsRequest\"?\n\x0eListRRefsReply\x12-\n\x05rrefs\x18\x01 \x03(\x0b\x32\x1e.psframework.proto.v1.RRefInfo\"\xbc\x01\n\x08RRefInfo\x12*\n\x04rref\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.RRefId\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x08\x12\x0f\n\x07handles\x18\x05 \x01(\r\x12\x31\n\x07holders\x18\x06 \x03(\x0b\x32 .psframework.proto.v1.RRefHolder\x12\x13\n\x0b\x61ge_seconds\x18\x07 \x01(\x01\"Q\n\nRRefHolder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\r\n\x05\x66orks\x18\x03 \x01(\r\x12\x11\n\tin_flight\x18\x04 \x01(\r*d\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13REFUSAL_REASON_GONE\x10\x01\x12\x1a\n\x16REFUSAL_REASON_EVICTED\x10\x02\x32\xbf\x03\n\x0bRRefService\x12P\n\x06\x43reate\x12#.psframework.proto.v1.CreateRequest\x1a!.psframework.proto.v1.CreateReply\x12M\n\x05\x46\x65tch\x12\".psframework.proto.v1.FetchRequest\x1a .psframework.proto.v1.FetchReply\x12\\\n\nCallMethod\x12\'.psframework.proto.v1.CallMethodRequest\x1a%.psframework.proto.v1.CallMethodReply\x12V\n\x08\x45xchange\x12%.psframework.proto.v1.ExchangeRequest\x1a#.psframework.proto.v1.ExchangeReply\x12Y\n\tListRRefs\x12&.psframework.proto.v1.ListRRefsRequest\x1a$.psframework.proto.v1.ListRRefsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'psframework.proto.v1.rref_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSALREASON']._serialized_start=2674
-  _globals['_REFUSALREASON']._serialized_end=2774
+  _globals['_REFUSALREASON']._serialized_start=2689
+  _globals['_REFUSALREASON']._serialized_end=2789
   _globals['_RREFID']._serialized_start=126
   _globals['_RREFID']._serialized_end=167
   _globals['_FORKID']._serialized_start=169
@@ -48,33 +48,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEREPLY']._serialized_start=717
   _globals['_CREATEREPLY']._serialized_end=730
   _globals['_FETCHREQUEST']._serialized_start=732
-  _globals['_FETCHREQUEST']._serialized_end=834
-  _globals['_FETCHREPLY']._serialized_start=836
-  _globals['_FETCHREPLY']._serialized_end=906
-  _globals['_CALLMETHODREQUEST']._serialized_start=909
-  _globals['_CALLMETHODREQUEST']._serialized_end=1081
-  _globals['_CALLMETHODREPLY']._serialized_start=1083
-  _globals['_CALLMETHODREPLY']._serialized_end=1158
-  _globals['_FORKREGISTRATION']._serialized_start=1161
-  _globals['_FORKREGISTRATION']._serialized_end=1357
-  _globals['_FORKBREAKAGE']._serialized_start=1360
-  _globals['_FORKBREAKAGE']._serialized_end=1512
-  _globals['_FORKREFUSAL']._serialized_start=1514
-  _globals['_FORKREFUSAL']._serialized_end=1624
-  _globals['_REFERENCEMESSAGE']._serialized_start=1627
-  _globals['_REFERENCEMESSAGE']._serialized_end=2161
-  _globals['_EXCHANGEREQUEST']._serialized_start=2163
-  _globals['_EXCHANGEREQUEST']._serialized_end=2238
-  _globals['_EXCHANGEREPLY']._serialized_start=2240
-  _globals['_EXCHANGEREPLY']._serialized_end=2313
-  _globals['_LISTRREFSREQUEST']._serialized_start=2315
-  _globals['_LISTRREFSREQUEST']._serialized_end=2333
-  _globals['_LISTRREFSREPLY']._serialized_start=2335
-  _globals['_LISTRREFSREPLY']._serialized_end=2398
-  _globals['_RREFINFO']._serialized_start=2401
-  _globals['_RREFINFO']._serialized_end=2589
-  _globals['_RREFHOLDER']._serialized_start=2591
-  _globals['_RREFHOLDER']._serialized_end=2672
-  _globals['_RREFSERVICE']._serialized_start=2777
-  _globals['_RREFSERVICE']._serialized_end=3224
+  _globals['_FETCHREQUEST']._serialized_end=849
+  _globals['_FETCHREPLY']._serialized_start=851
+  _globals['_FETCHREPLY']._serialized_end=921
+  _globals['_CALLMETHODREQUEST']._serialized_start=924
+  _globals['_CALLMETHODREQUEST']._serialized_end=1096
+  _globals['_CALLMETHODREPLY']._serialized_start=1098
+  _globals['_CALLMETHODREPLY']._serialized_end=1173
+  _globals['_FORKREGISTRATION']._serialized_start=1176
+  _globals['_FORKREGISTRATION']._serialized_end=1372
+  _globals['_FORKBREAKAGE']._serialized_start=1375
+  _globals['_FORKBREAKAGE']._serialized_end=1527
+  _globals['_FORKREFUSAL']._serialized_start=1529
+  _globals['_FORKREFUSAL']._serialized_end=1639
+  _globals['_REFERENCEMESSAGE']._serialized_start=1642
+  _globals['_REFERENCEMESSAGE']._serialized_end=2176
+  _globals['_EXCHANGEREQUEST']._serialized_start=2178
+  _globals['_EXCHANGEREQUEST']._serialized_end=2253
+  _globals['_EXCHANGEREPLY']._serialized_start=2255
+  _globals['_EXCHANGEREPLY']._serialized_end=2328
+  _globals['_LISTRREFSREQUEST']._serialized_start=2330
+  _globals['_LISTRREFSREQUEST']._serialized_end=2348
+  _globals['_LISTRREFSREPLY']._serialized_start=2350
+  _globals['_LISTRREFSREPLY']._serialized_end=2413
+  _globals['_RREFINFO']._serialized_start=2416
+  _globals['_RREFINFO']._serialized_end=2604
+  _globals['_RREFHOLDER']._serialized_start=2606
+  _globals['_RREFHOLDER']._serialized_end=2687
+  _globals['_RREFSERVICE']._serialized_start=2792
+  _globals['_RREFSERVICE']._serialized_end=3239
 # @@protoc_insertion_point(module_scope)

@@ -248,6 +248,9 @@ class FetchRequest(_message.Message):
 
     RREF_FIELD_NUMBER: _builtins.int
     FORK_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    scope: _builtins.bytes
+    """Scope is what the call is part of, as in InvokeRequest."""
     @_builtins.property
     def rref(self) -> Global___RRefId:
         """Rref is the value."""
@@ -261,10 +264,11 @@ class FetchRequest(_message.Message):
         *,
         rref: Global___RRefId | None = ...,
         fork: Global___ForkId | None = ...,
+        scope: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "rref", b"rref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "rref", b"rref"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "rref", b"rref", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -169,6 +169,7 @@ class Errand:
         self._end(Outcome.ANSWERED)
         assert self.callee is not None
         arriving = Journey(self.callee.info, outgoing=False)
+        arriving.about = self.journey.about
         try:
             value = self.operation.unpack(*reply, arriving)
         except Exception as error:

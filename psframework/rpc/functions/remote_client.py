@@ -18,6 +18,7 @@ from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.remote_service import SERVICE
 from psframework.rpc.functions.remote_stream import RemoteStream
 from psframework.rpc.functions.routes import Directory, Routes
+from psframework.rpc.functions.scope import leaving
 from psframework.rpc.session.agent import Agent
 from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey, Outcome
@@ -37,6 +38,7 @@ def _pack(
     journey: Journey,
 ) -> InvokeRequest:
     request = InvokeRequest(function=function)
+    journey.about = function
     arguments.encode_call(*call, journey, request.arguments)
     if not metadata:
         return request
@@ -107,6 +109,8 @@ class Remote:
         until = deadline(timeout)
         journey = Journey(self.routes.info(name, incarnation))
         request = _pack(function, (args, kwargs), metadata, journey)
+        if scope := leaving(name):
+            request.scope = scope
         errand = Errand(self.routes, INVOKE, request, journey, until)
         self.routes.send(errand, name, incarnation)
         return errand.future
@@ -164,6 +168,7 @@ class Remote:
         deadline(timeout)  # raises if it can't be one
         journey = Journey(self.routes.info(name, incarnation))
         call = _pack(function, (args, kwargs), metadata, journey)
+        call.scope = leaving(name)
         return RemoteStream(self.routes, (name, incarnation), call, journey, partial(deadline, timeout))
 
     def describe(self, to: Any, timeout: float | None = None) -> Future[DescribeReply]:

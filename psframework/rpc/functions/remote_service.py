@@ -29,6 +29,7 @@ from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.context import Caller, Running
 from psframework.rpc.functions.execute import Executor
 from psframework.rpc.functions.function_stats import FunctionStats
+from psframework.rpc.functions.scope import entering
 from psframework.rpc.functions.streams import Packed, Stream, Streams, refuse
 from psframework.rpc.registry import Entry
 from psframework.rpc.service import Method
@@ -214,7 +215,10 @@ def take_arguments(
         WireError: they are not what a call has.
     """
     journey = Journey(call.peer, outgoing=False)
+    journey.about = request.function
     try:
+        if request.scope:
+            entering(request.scope, call.peer)
         args, kwargs = arguments.decode_call(request.arguments, parts, journey, views=views)
     except BaseException:
         journey.end(Outcome.REFUSED)

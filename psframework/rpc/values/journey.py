@@ -44,12 +44,14 @@ class Journey:
             views of the caller's arrays: whoever sends them copies first, or sends before control returns.
         before_start: the receiver awaits all of these before the function starts, or before the future of a
             reply resolves. If one raises, the message is refused with its error.
+        about: the function that the message is about, for messages to people; "" if there is none.
         luggage: values that travel with the passenger at hand: `depart` appends, `arrive` finds them here.
     """
 
     __slots__ = (
         "_callbacks",
         "_notes",
+        "about",
         "before_start",
         "is_reply",
         "luggage",
@@ -68,6 +70,7 @@ class Journey:
         self.parts: list[Buffer] = []
         self.before_start: list[Awaitable[None]] = []
         self.luggage: list[Any] = []
+        self.about = ""
         self.outcome: Outcome | None = None
         self._callbacks: list[Callable[[Outcome], None]] = []
         self._notes: dict[str, Any] | None = None
