@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from heapq import heappop, heappush
 from sys import getrefcount
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -53,10 +52,10 @@ def backward(
         AutogradError: a root does not require grad, the graph was freed, or a saved array was changed.
     """
     gradients, heap = start(roots, seeds)
-    return _finished(gradients, propagate(gradients, heap, retain_graph, frozenset(keep)))
+    return finished(gradients, propagate(gradients, heap, retain_graph, frozenset(keep)))
 
 
-def _finished(gradients: dict[Key, Any], kept: dict[Key, Any]) -> dict[Key, Any]:
+def finished(gradients: dict[Key, Any], kept: dict[Key, Any]) -> dict[Key, Any]:
     """`kept`, and what came to the leaves, as their owners may keep it."""
     watcher = detector()
     leaf: Any
@@ -67,6 +66,26 @@ def _finished(gradients: dict[Key, Any], kept: dict[Key, Any]) -> dict[Key, Any]
     return kept
 
 
+class Sums:
+    """The sums that one backward has made so far.
+
+    Attributes:
+        mine: keys whose sum was made here, so that later contributions are added in place.
+        narrow: keys of 16-bit gradients, whose sums are kept in float32, with what they become in the end.
+    """
+
+    __slots__ = ("mine", "narrow")
+
+    def __init__(self) -> None:
+        self.mine: set[Key] = set()
+        self.narrow: dict[Key, Any] = {}
+
+    def close(self, gradients: dict[Key, Any]) -> None:
+        """The last step has run: sums of 16-bit gradients become what they are."""
+        narrow = self.narrow
+        gradients.update({key: gradients[key].astype(narrow[key]) for key in narrow if key in gradients})
+
+
 def propagate(
     gradients: dict[Key, Any],
     heap: list[tuple[int, Node]],
@@ -74,6 +93,7 @@ def propagate(
     kept: Set[Key] = frozenset(),
     floor: int = 0,
     only: Set[Key] | None = None,
+    sums: Sums | None = None,
 ) -> dict[Key, Any]:
     """Run the rules of all nodes reached whose order is above `floor`, the newest first.
 
@@ -86,13 +106,15 @@ def propagate(
         floor: order of the newest node that is not run.
         only: nodes and leaves that gradients go to; None for all. A kept node that leads to none of them is
             not run, and not freed.
+        sums: for a backward in several steps, which ends with `sums.close(gradients)`: the same object for
+            each, so that its gradients are bitwise those of one step.
 
     Returns:
         The gradients of the kept nodes.
     """
     result: dict[Key, Any] = {}
-    mine: set[Key] = set()  # sums made here: later contributions are added in place
-    narrow: dict[Key, Any] = {}  # sums of 16-bit gradients, kept in float32: what they become in the end
+    own = Sums() if sums is None else sums
+    mine, narrow = own.mine, own.narrow
     stop, watcher = -floor, detector()
     while heap and heap[0][0] < stop:
         node = heappop(heap)[1]
@@ -140,7 +162,8 @@ def propagate(
             else:
                 total += contribution
         contributions = contribution = total = None  # what has been added is free before the next rule runs
-    gradients.update({key: gradients[key].astype(dtype) for key, dtype in narrow.items() if key in gradients})
+    if sums is None:
+        own.close(gradients)
     return result
 
 
@@ -264,52 +287,6 @@ def _finish(leaf: Traced, gradients: dict[Key, Any]) -> Any:
     return gradient
 
 
-def backward_into_grad(
-    roots: Sequence[Traced], seeds: Sequence[Seed] | None = None, retain_graph: bool = False
-) -> None:
-    """As `backward`, and add what comes out to each leaf's `grad`."""
-    found = backward(roots, seeds, retain_graph=retain_graph)
-    leaf: Any
-    with _depositing:
-        for leaf, gradient in found.items():
-            deposit(leaf, gradient)
-
-
-_depositing = Lock()  # threads may share leaves: an addition to `grad` must not be lost
-
-
-def deposit(leaf: Traced, gradient: Gradient) -> None:
-    """Add `gradient` to `leaf.grad`, or to its buffer; the array passes to the leaf."""
-    total, buffer = leaf._grad, leaf.grad_buffer
-    if buffer is not None:
-        if total is None:
-            buffer[...] = 0 if isinstance(gradient, SparseRows) else gradient
-            if isinstance(gradient, SparseRows):
-                gradient.add_to(buffer)
-        elif total is buffer:
-            _add_into(buffer, gradient)
-        else:
-            buffer[...] = total.to_dense() if isinstance(total, SparseRows) else total
-            _add_into(buffer, gradient)
-        leaf._grad = buffer
-    elif total is None:
-        leaf._grad = gradient
-    elif isinstance(total, SparseRows):
-        both = total + gradient
-        leaf._grad = both.coalesce() if isinstance(both, SparseRows) else both
-    elif total.flags.writeable:
-        _add_into(total, gradient)
-    else:
-        leaf._grad = backend.as_array(gradient + total)
-
-
-def _add_into(total: Array, gradient: Gradient) -> None:
-    if isinstance(gradient, SparseRows):
-        gradient.add_to(total)
-    else:
-        total += gradient
-
-
 def grad(
     outputs: Traced | Sequence[Traced],
     inputs: Traced | Sequence[Traced],
@@ -346,7 +323,7 @@ def grad(
     gradients = {key: gradient for key, gradient in gradients.items() if key in only}
     heap = sorted(pair for pair in heap if pair[1] in only)
     kept = {key for key in keys if isinstance(key, Node)}
-    found = _finished(gradients, propagate(gradients, heap, retain_graph, kept, only=only))
+    found = finished(gradients, propagate(gradients, heap, retain_graph, kept, only=only))
     if not allow_unused and any(key not in found for key in keys):
         raise AutogradError(
             "no output depends on one of the inputs, or an earlier backward freed the graph between them: "

@@ -8,7 +8,7 @@ from typing import Any, Self, SupportsIndex
 import numpy as np
 
 from psframework import backend
-from psframework.autograd import engine, hooks
+from psframework.autograd import accumulate, hooks
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Node, Version
 from psframework.autograd.sparse import SparseRows
@@ -164,7 +164,7 @@ class Traced:
             AutogradError: nothing here requires grad, the graph was freed by an earlier backward, or an array
                 that it needs was changed in place.
         """
-        engine.backward_into_grad([self], [seed], retain_graph)
+        accumulate.backward_into_grad([self], [seed], retain_graph)
 
     def register_hook(self, hook: Callable[[Array], Array | None]) -> Callable[[], None]:
         """Call `hook(gradient)` in each backward; an array that it returns replaces the gradient.
