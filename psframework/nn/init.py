@@ -16,6 +16,7 @@ from psframework.autograd import Tensor, no_grad
 from psframework.autograd.ops.inplace import assign
 from psframework.backend import Array, array_like
 from psframework.errors import ArgumentError
+from psframework.nn import making
 from psframework.nn.random import generator, manual_seed
 
 __all__ = [
@@ -98,6 +99,8 @@ def _draw_dtype(target: Tensor | Array) -> type[np.float32] | type[np.float64]:
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: np.random.Generator | None = None) -> T:
     """From the uniform distribution over [a, b)."""
+    if making.is_bounded():
+        return tensor
     values = (rng or generator()).random(tensor.shape, _draw_dtype(tensor))
     values *= b - a
     values += a
@@ -106,6 +109,8 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: np.random.Genera
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: np.random.Generator | None = None) -> T:
     """From the normal distribution."""
+    if making.is_bounded():
+        return tensor
     values = (rng or generator()).standard_normal(tensor.shape, _draw_dtype(tensor))
     values *= std
     values += mean
@@ -114,6 +119,8 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: np.random.Ge
 
 def constant_(tensor: T, val: float) -> T:
     """One value everywhere."""
+    if making.is_bounded():
+        return tensor
     return _write(tensor, np.asarray(val, _draw_dtype(tensor)))
 
 

@@ -11,6 +11,7 @@ from psframework import backend
 from psframework.autograd import SparseRows, Tensor
 from psframework.backend import Array, is_array
 from psframework.errors import ArgumentError
+from psframework.nn import making
 from psframework.nn.hooks import BackwardHook, ForwardHook, HookHandle, ModuleHooks, PreHook
 from psframework.nn.moving import convert, move
 from psframework.nn.parameter import Parameter
@@ -36,6 +37,7 @@ class Module:
 
     def __new__(cls: type[M], *args: Any, **kwargs: Any) -> M:
         """Keeps the constructor's arguments: a pipeline stage or a remote worker makes the module again."""
+        making.count(modules=1)
         self = super().__new__(cls)
         # `_hooks` is set here because an instance's attribute is found faster than a class's.
         fresh: dict[str, Any] = {"_hooks": None, "_constructor": (args, kwargs)}

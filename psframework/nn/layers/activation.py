@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from psframework.autograd import Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
+from psframework.nn.init import constant_
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -243,7 +243,8 @@ class PReLU(Module):
         if num_parameters < 1:
             raise ArgumentError(f"PReLU needs 1 parameter or more, not {num_parameters}")
         self.num_parameters = num_parameters
-        self.weight = Parameter(np.full(num_parameters, init, dtype or np.float32))
+        self.weight = Parameter(empty(num_parameters, dtype))
+        constant_(self.weight, init)
 
     def forward(self, x: Tensor | Array) -> Tensor:
         """Applies the layer."""

@@ -17,6 +17,7 @@ from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import init
 from psframework.nn.layers.linear import Linear
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 from psframework.nn.random import generator
@@ -69,15 +70,14 @@ class MultiheadAttention(Module):
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self.batch_first = batch_first
-        kind = dtype or np.float32
         self._packed = self.kdim == self.vdim == embed_dim
         if self._packed:
-            self.in_proj_weight = Parameter(np.empty((3 * embed_dim, embed_dim), kind))
+            self.in_proj_weight = Parameter(empty((3 * embed_dim, embed_dim), dtype))
         else:
-            self.q_proj_weight = Parameter(np.empty((embed_dim, embed_dim), kind))
-            self.k_proj_weight = Parameter(np.empty((embed_dim, self.kdim), kind))
-            self.v_proj_weight = Parameter(np.empty((embed_dim, self.vdim), kind))
-        self.register_parameter("in_proj_bias", Parameter(np.empty(3 * embed_dim, kind)) if bias else None)
+            self.q_proj_weight = Parameter(empty((embed_dim, embed_dim), dtype))
+            self.k_proj_weight = Parameter(empty((embed_dim, self.kdim), dtype))
+            self.v_proj_weight = Parameter(empty((embed_dim, self.vdim), dtype))
+        self.register_parameter("in_proj_bias", Parameter(empty(3 * embed_dim, dtype)) if bias else None)
         self.out_proj = Linear(embed_dim, embed_dim, bias, dtype=dtype)
         self.reset_parameters()
 

@@ -11,6 +11,7 @@ from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
 from psframework.nn import init
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -56,11 +57,10 @@ class _BatchNorm(Module):
             raise ArgumentError(f"{type(self).__name__} needs at least one channel, not {num_features}")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        kind = dtype or np.float32
         for name in ("weight", "bias"):
-            self.register_parameter(name, Parameter(np.empty(num_features, kind)) if affine else None)
+            self.register_parameter(name, Parameter(empty(num_features, dtype)) if affine else None)
         for name in ("running_mean", "running_var"):
-            self.register_buffer(name, np.empty(num_features, kind) if track_running_stats else None)
+            self.register_buffer(name, empty(num_features, dtype) if track_running_stats else None)
         self.register_buffer("num_batches_tracked", np.zeros((), np.int64) if track_running_stats else None)
         self.reset_parameters()
 

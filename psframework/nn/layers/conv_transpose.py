@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from psframework.autograd import Tensor
 from psframework.autograd.ops.windows import Sizes, sizes
 from psframework.backend import Array
@@ -13,6 +11,7 @@ from psframework.errors import ArgumentError
 from psframework.nn import functional as F
 from psframework.nn.layers.conv import check_channels
 from psframework.nn.layers.linear import reset_weight_and_bias
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -70,10 +69,8 @@ class _ConvTranspose(Module):
                 f"or dilation={self.dilation}"
             )
         shape = (in_channels, out_channels // groups, *self.kernel_size)
-        self.weight = Parameter(np.empty(shape, dtype or np.float32))
-        self.register_parameter(
-            "bias", Parameter(np.empty(out_channels, dtype or np.float32)) if bias else None
-        )
+        self.weight = Parameter(empty(shape, dtype))
+        self.register_parameter("bias", Parameter(empty(out_channels, dtype)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from psframework.autograd import Tensor
 from psframework.autograd.ops.embedding import checked_table, embedding, padding_row
 from psframework.autograd.ops.embedding_bag import MODES, embedding_bag
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import init
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -31,7 +30,7 @@ class _Table(Module):
             raise ArgumentError(f"{name} needs positive sizes, not {num_embeddings} and {embedding_dim}")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = padding_row(name, padding_idx, num_embeddings)
-        self.weight = Parameter(np.empty((num_embeddings, embedding_dim), dtype or np.float32))
+        self.weight = Parameter(empty((num_embeddings, embedding_dim), dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

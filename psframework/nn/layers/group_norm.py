@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from psframework.autograd import Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
 from psframework.nn import init
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -112,7 +111,7 @@ class InstanceNorm2d(_InstanceNorm):
 
 def _register(module: GroupNorm | _InstanceNorm, channels: int, affine: bool, dtype: Any) -> None:
     for name in ("weight", "bias"):
-        values = Parameter(np.empty(channels, dtype or np.float32)) if affine else None
+        values = Parameter(empty(channels, dtype)) if affine else None
         module.register_parameter(name, values)
     module.reset_parameters()
 

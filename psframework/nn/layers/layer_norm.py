@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from psframework.autograd import Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
 from psframework.nn import init
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -46,7 +45,7 @@ class LayerNorm(Module):
         self.normalized_shape = _shape("LayerNorm", normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            values = Parameter(np.empty(self.normalized_shape, dtype or np.float32)) if wanted else None
+            values = Parameter(empty(self.normalized_shape, dtype)) if wanted else None
             self.register_parameter(name, values)
         self.reset_parameters()
 
@@ -91,7 +90,7 @@ class RMSNorm(Module):
     ):
         self.normalized_shape = _shape("RMSNorm", normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        values = Parameter(np.empty(self.normalized_shape, dtype or np.float32))
+        values = Parameter(empty(self.normalized_shape, dtype))
         self.register_parameter("weight", values if elementwise_affine else None)
         self.reset_parameters()
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from psframework.autograd import Tensor
 from psframework.autograd.ops.matmul import linear
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import init
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -37,10 +36,8 @@ class Linear(Module):
         if in_features < 1 or out_features < 1:
             raise ArgumentError(f"Linear needs positive sizes, not {in_features} and {out_features}")
         self.in_features, self.out_features = in_features, out_features
-        self.weight = Parameter(np.empty((out_features, in_features), dtype or np.float32))
-        self.register_parameter(
-            "bias", Parameter(np.empty(out_features, dtype or np.float32)) if bias else None
-        )
+        self.weight = Parameter(empty((out_features, in_features), dtype))
+        self.register_parameter("bias", Parameter(empty(out_features, dtype)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -11,6 +11,7 @@ from psframework.autograd.ops.rotary import rotate_pairs
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import init
+from psframework.nn.making import empty, is_bounded
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -42,10 +43,12 @@ class SinusoidalPositionalEncoding(Module):
         *,
         dtype: Any = None,
     ):
-        angles = _angles(type(self).__name__, d_model, max_len, base)
+        _check(type(self).__name__, d_model, max_len)
         self.d_model, self.max_len, self.batch_first, self.base = d_model, max_len, batch_first, base
-        table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(max_len, d_model)
-        self.register_buffer("table", table.astype(dtype or np.float32), persistent=False)
+        self.register_buffer("table", empty((max_len, d_model), dtype), persistent=False)
+        if not is_bounded():
+            angles = _angles(d_model, max_len, base)
+            self.table[:, 0::2], self.table[:, 1::2] = np.sin(angles), np.cos(angles)
 
     def forward(self, x: Operand) -> Tensor:
         """`x` (time, batch, d_model), or (time, d_model), with each place's encoding added."""
@@ -78,7 +81,7 @@ class LearnedPositionalEncoding(Module):
                 f"LearnedPositionalEncoding needs positive sizes, not {d_model} and {max_len}"
             )
         self.d_model, self.max_len, self.batch_first = d_model, max_len, batch_first
-        self.weight = Parameter(np.empty((max_len, d_model), dtype or np.float32))
+        self.weight = Parameter(empty((max_len, d_model), dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -113,9 +116,11 @@ class RotaryEmbedding(Module):
     phases: Array
 
     def __init__(self, dim: int, max_len: int = 2048, base: float = 10000.0):
-        angles = _angles(type(self).__name__, dim, max_len, base)
+        _check(type(self).__name__, dim, max_len)
         self.dim, self.max_len, self.base, self.batch_first = dim, max_len, base, True
-        self.register_buffer("phases", np.exp(1j * angles), persistent=False)
+        self.register_buffer("phases", empty((max_len, dim // 2), np.complex128), persistent=False)
+        if not is_bounded():
+            np.exp(1j * _angles(dim, max_len, base), out=self.phases)
 
     def forward(self, x: Operand, offset: int = 0) -> Tensor:
         """Turns `x` (..., time, dim), whose first place is number `offset` of its sequence."""
@@ -126,10 +131,13 @@ class RotaryEmbedding(Module):
         return f"{self.dim}, max_len={self.max_len}"
 
 
-def _angles(name: str, width: int, max_len: int, base: float) -> Array:
-    """(max_len, width / 2): place * base ** (-2 i / width)."""
+def _check(name: str, width: int, max_len: int) -> None:
     if width < 2 or width % 2 or max_len < 1:
         raise ArgumentError(f"{name} needs an even number of features and places, not {width} and {max_len}")
+
+
+def _angles(width: int, max_len: int, base: float) -> Array:
+    """(max_len, width / 2): place * base ** (-2 i / width)."""
     return np.arange(max_len)[:, None] * base ** (-np.arange(0, width, 2) / width)
 
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
-
 from psframework.autograd import Tensor
 from psframework.autograd.ops.gru import gru
 from psframework.autograd.ops.join import concatenate, stack
@@ -20,6 +18,7 @@ from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
 from psframework.nn import init
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -65,7 +64,7 @@ class _Recurrent(Module):
                 }
                 shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)} if bias else {}
                 for name, shape in shapes.items():
-                    setattr(self, name + suffix, Parameter(np.empty(shape, dtype or np.float32)))
+                    setattr(self, name + suffix, Parameter(empty(shape, dtype)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

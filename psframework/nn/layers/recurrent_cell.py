@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from psframework.autograd import Tensor
 from psframework.autograd.ops.gru import gru
 from psframework.autograd.ops.lstm import lstm
@@ -13,6 +11,7 @@ from psframework.autograd.ops.rnn import rnn
 from psframework.autograd.ops.shape import unsqueeze
 from psframework.errors import ArgumentError
 from psframework.nn.layers.recurrent import Operand, Results, reset_uniform
+from psframework.nn.making import empty
 from psframework.nn.module import Module
 from psframework.nn.parameter import Parameter
 
@@ -32,11 +31,11 @@ class _Cell(Module):
                 f"{type(self).__name__} needs positive sizes, not {input_size} and {hidden_size}"
             )
         self.input_size, self.hidden_size = input_size, hidden_size
-        rows, kind = self._gates * hidden_size, dtype or np.float32
-        self.weight_ih = Parameter(np.empty((rows, input_size), kind))
-        self.weight_hh = Parameter(np.empty((rows, hidden_size), kind))
+        rows = self._gates * hidden_size
+        self.weight_ih = Parameter(empty((rows, input_size), dtype))
+        self.weight_hh = Parameter(empty((rows, hidden_size), dtype))
         for name in ("bias_ih", "bias_hh"):
-            self.register_parameter(name, Parameter(np.empty(rows, kind)) if bias else None)
+            self.register_parameter(name, Parameter(empty(rows, dtype)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

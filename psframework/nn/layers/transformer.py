@@ -10,6 +10,7 @@ from psframework.autograd import Tensor
 from psframework.backend import Array
 from psframework.errors import ArgumentError
 from psframework.nn import functional as F
+from psframework.nn import making
 from psframework.nn.layers.attention import Mask, MultiheadAttention
 from psframework.nn.layers.container import ModuleList
 from psframework.nn.layers.dropout import Dropout
@@ -266,4 +267,6 @@ class TransformerDecoder(Module):
 def _copies(owner: Module, layer: Module, count: int) -> ModuleList:
     if count < 1:
         raise ArgumentError(f"{type(owner).__name__}: num_layers={count}: one or more")
+    arrays = [*layer.buffers(), *(parameter.data for parameter in layer.parameters())]
+    making.count(count * sum(array.nbytes for array in arrays))
     return ModuleList([copy.deepcopy(layer) for _ in range(count)])
