@@ -21,6 +21,7 @@ from psframework.backend.dtypes import (
     is_floating,
     is_narrow,
 )
+from psframework.backend.ipc import SharedMemory, open_shared
 from psframework.backend.platforms import Platform, forget_platform, fused, register_platform
 from psframework.backend.scopes import follow
 from psframework.backend.special import erf
@@ -36,6 +37,7 @@ __all__ = [
     "Device",
     "Event",
     "Platform",
+    "SharedMemory",
     "Stream",
     "array_like",
     "as_array",
@@ -56,6 +58,7 @@ __all__ = [
     "is_array",
     "is_floating",
     "is_narrow",
+    "open_shared",
     "pinned_empty",
     "register_namespace",
     "register_platform",

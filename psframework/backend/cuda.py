@@ -14,6 +14,7 @@ import numpy as np
 
 from psframework.backend import scopes
 from psframework.backend.arrays import Array, DType, cupy
+from psframework.backend.ipc import CudaIpc
 from psframework.backend.pinned import Staging, pieces
 from psframework.backend.streams import Event, Stream
 from psframework.errors import ArgumentError
@@ -237,6 +238,10 @@ class CudaPlatform:
         count = int(np.prod(shape, dtype=np.int64))
         memory = self._cp.cuda.alloc_pinned_memory(max(count * dtype.itemsize, 1))
         return np.frombuffer(memory, np.uint8, count * dtype.itemsize).view(dtype).reshape(shape)
+
+    def ipc(self) -> CudaIpc:
+        """CUDA's."""
+        return CudaIpc(self._cp)
 
     def _is_pinned(self, array: Array) -> bool:
         base: Any = array

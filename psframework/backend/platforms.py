@@ -11,6 +11,7 @@ from psframework.backend.arrays import Array, DType
 from psframework.backend.streams import HOST_STREAM, Stream
 
 if TYPE_CHECKING:
+    from psframework.backend.ipc import Ipc
     from psframework.backend.kernels import Kernels
 
 
@@ -53,6 +54,9 @@ class Platform(Protocol):
 
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Host memory that the device can copy from and to directly."""
+
+    def ipc(self) -> Ipc | None:
+        """How its memory is shared with other processes, if it can be."""
 
 
 class HostPlatform:
@@ -104,6 +108,10 @@ class HostPlatform:
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Ordinary memory: without a GPU there is nothing to pin it for."""
         return np.empty(shape, dtype)
+
+    def ipc(self) -> Ipc | None:
+        """None: host memory is shared as segments (`wire.shm`)."""
+        return None
 
 
 def _nothing() -> None:

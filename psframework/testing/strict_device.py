@@ -20,6 +20,7 @@ from psframework.backend.kernels import Kernels
 from psframework.backend.streams import HOST_STREAM
 from psframework.testing import cupy_api, kernel_emulator
 from psframework.testing.strict_array import StrictArray
+from psframework.testing.strict_ipc import StrictIpc
 
 __all__ = ["StrictArray", "StrictDevice", "strict_devices"]
 
@@ -253,6 +254,10 @@ class StrictPlatform:
     def pinned_empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Ordinary memory."""
         return np.empty(shape, dtype)
+
+    def ipc(self) -> StrictIpc:
+        """Shared memory of the host, in its stead."""
+        return StrictIpc(self._device)
 
 
 @contextmanager

@@ -11,6 +11,16 @@ from typing import Any
 
 import numpy as np
 
+HANDLE = b"handle".ljust(64, b"\0")
+
+
+class Memory:
+    """A `Memory`: an allocation of its own."""
+
+    def __init__(self, size: int) -> None:
+        self._host = np.zeros(size, np.uint8)
+        self.ptr, self.size = self._host.ctypes.data, size
+
 
 class Pointer:
     """A `MemoryPointer`: device memory is host memory here."""
@@ -113,7 +123,39 @@ class FakeCupy:
             alloc_pinned_memory=bytearray,
             get_current_stream=lambda: self.streams[-1] if self.streams else null,
             is_available=lambda: devices > 0,
-            runtime=SimpleNamespace(getDeviceCount=lambda: devices, getDevice=lambda: self.current[-1]),
+            runtime=self._runtime(devices),
+            Memory=Memory,
+            MemoryPointer=lambda memory, offset: Pointer(module, memory.ptr + offset),
+            UnownedMemory=lambda pointer, size, owner, index: SimpleNamespace(ptr=pointer, size=size),
+        )
+
+    def _runtime(self, devices: int) -> SimpleNamespace:
+        """CUDA's functions; one allocation can be exported, and opened by whoever has its handle."""
+        self.exported = 0
+        self.opened = 0
+
+        def export(pointer: int) -> bytes:
+            self.exported = pointer
+            return HANDLE
+
+        def open_handle(handle: bytes) -> int:
+            if handle != HANDLE:
+                raise RuntimeError("cudaErrorInvalidValue: invalid argument")
+            self.opened += 1
+            return self.exported
+
+        def close_handle(pointer: int) -> None:
+            assert pointer == self.exported
+            self.opened -= 1
+
+        return SimpleNamespace(
+            getDeviceCount=lambda: devices,
+            getDevice=lambda: self.current[-1],
+            deviceGetPCIBusId=lambda index: f"0000:{index:02}:00.0",
+            deviceGetByPCIBusId=lambda address: int(address[5:7]),
+            ipcGetMemHandle=export,
+            ipcOpenMemHandle=open_handle,
+            ipcCloseMemHandle=close_handle,
         )
 
     def empty(self, shape: Any, dtype: Any) -> Any:
