@@ -132,7 +132,7 @@ def propagate(
                 continue
         rule: Any = node.backward
         if rule is None:
-            raise AutogradError(_FREED.format(node.name))
+            raise AutogradError(FREED.format(node.name))
         for version, count in node.saved:
             if version[0] != count:
                 raise AutogradError(_CHANGED.format(node.name, version[0] - count))
@@ -204,7 +204,7 @@ def _sum(edge: Key, total: Any, contribution: Any, mine: set[Key], narrow: dict[
     return result
 
 
-_FREED = (
+FREED = (
     "the graph of '{}' was freed by an earlier backward: run the forward again, "
     "or pass retain_graph=True to the first backward"
 )

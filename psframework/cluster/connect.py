@@ -89,6 +89,7 @@ async def connect(
         await stack.enter_async_context(agent)
         cluster = Cluster(membership, agent, job, timeout, remoting)
         await stack.enter_async_context(cluster.rrefs)
+        await stack.enter_async_context(cluster.dist)
         late.handlers = agent.handlers()
         stack.push_async_exit(_leaving(cluster))
         async with _End(stack):

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from psframework.cluster.directory import Directory
 from psframework.cluster.remoting import Remoting
+from psframework.dist_autograd.client import DistAutograd
+from psframework.dist_autograd.handle import DistContext
 from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PsfError
 from psframework.membership.client import Membership
 from psframework.membership.view import Member
@@ -53,6 +55,7 @@ class Cluster:
     Attributes:
         membership, agent, job: as given; lower packages see the cluster through these.
         rrefs: its references; to be entered before it is used.
+        dist: its distributed-autograd contexts; to be entered too.
     """
 
     def __init__(
@@ -66,7 +69,9 @@ class Cluster:
         directory = Directory(membership)
         self._remote = Remote(agent, directory)
         self.rrefs = RRefs(agent, self._remote, directory, remoting.functions)
+        self.dist = DistAutograd(agent, self._remote)
         membership.on_lost(self.rrefs.lost)
+        membership.on_lost(self.dist.lost)
         membership.on_evicted(self.rrefs.evicted)
         remoting.cluster = self
         self._handles: list[Closable] = []
@@ -225,6 +230,18 @@ class Cluster:
         self._check_open()
         return self.rrefs.rref(value)
 
+    def dist_autograd(self) -> DistContext:
+        """A context in which gradients flow through calls: `async with cluster.dist_autograd() as ctx: ...`
+
+        Tensors that require grad keep their graph when they travel in calls made inside it, and
+        `await ctx.backward([loss])` differentiates through all processes that took part.
+
+        Raises:
+            ContextClosed: this member has left the cluster.
+        """
+        self._check_open()
+        return DistContext(self.dist)
+
     async def describe(self, member: Any, timeout: float | None = None) -> DescribeReply:
         """What a member offers to be called, with figures of what was called (`psf call NAME --list`).
 
@@ -333,6 +350,7 @@ class Cluster:
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
             self._finishing = False
+        await self.dist.close(end.remaining())
         problems = await self.rrefs.close(end.remaining())
         if end.expired:  # else they are values that others still hold: told in the log, and nobody's fault
             late += problems

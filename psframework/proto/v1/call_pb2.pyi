@@ -34,6 +34,8 @@ class _LaneEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Lane.ValueType],
     """LANE_STRIPED: cut into chunks, over the session's Stripe streams."""
     LANE_SHM: _Lane.ValueType  # 3
     """LANE_SHM: in a segment of memory that both processes share."""
+    LANE_DEVICE: _Lane.ValueType  # 4
+    """LANE_DEVICE: in memory of a GPU that both processes have opened; offered only with LANE_SHM."""
 
 class Lane(_Lane, metaclass=_LaneEnumTypeWrapper):
     """Lane is a way for bulk payload to travel."""
@@ -46,6 +48,8 @@ LANE_STRIPED: Lane.ValueType  # 2
 """LANE_STRIPED: cut into chunks, over the session's Stripe streams."""
 LANE_SHM: Lane.ValueType  # 3
 """LANE_SHM: in a segment of memory that both processes share."""
+LANE_DEVICE: Lane.ValueType  # 4
+"""LANE_DEVICE: in memory of a GPU that both processes have opened; offered only with LANE_SHM."""
 Global___Lane: _TypeAlias = Lane  # noqa: Y015
 
 class _FrameKind:
@@ -71,9 +75,13 @@ class _FrameKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FrameKind.V
     FRAME_KIND_GOODBYE: _FrameKind.ValueType  # 7
     """FRAME_KIND_GOODBYE ends the session; nothing is resumed after it."""
     FRAME_KIND_FREE: _FrameKind.ValueType  # 8
-    """FRAME_KIND_FREE: the payload of a request, in shared memory, is no longer read by its receiver."""
+    """FRAME_KIND_FREE: the payload of a request, in shared memory or in a GPU's, is no longer read by its receiver."""
     FRAME_KIND_UNSHARE: _FrameKind.ValueType  # 9
     """FRAME_KIND_UNSHARE: the sender needs its shared segment `segment` no more, so the receiver lets it go."""
+    FRAME_KIND_OFFER_DEVICE: _FrameKind.ValueType  # 10
+    """FRAME_KIND_OFFER_DEVICE offers device memory as segment `segment`; the header is a DeviceOffer."""
+    FRAME_KIND_ANSWER_DEVICE: _FrameKind.ValueType  # 11
+    """FRAME_KIND_ANSWER_DEVICE: the receiver has opened the device memory `segment`; or `error` says why not."""
 
 class FrameKind(_FrameKind, metaclass=_FrameKindEnumTypeWrapper):
     """FrameKind says what a frame means."""
@@ -95,9 +103,13 @@ FRAME_KIND_OPEN_STRIPES: FrameKind.ValueType  # 6
 FRAME_KIND_GOODBYE: FrameKind.ValueType  # 7
 """FRAME_KIND_GOODBYE ends the session; nothing is resumed after it."""
 FRAME_KIND_FREE: FrameKind.ValueType  # 8
-"""FRAME_KIND_FREE: the payload of a request, in shared memory, is no longer read by its receiver."""
+"""FRAME_KIND_FREE: the payload of a request, in shared memory or in a GPU's, is no longer read by its receiver."""
 FRAME_KIND_UNSHARE: FrameKind.ValueType  # 9
 """FRAME_KIND_UNSHARE: the sender needs its shared segment `segment` no more, so the receiver lets it go."""
+FRAME_KIND_OFFER_DEVICE: FrameKind.ValueType  # 10
+"""FRAME_KIND_OFFER_DEVICE offers device memory as segment `segment`; the header is a DeviceOffer."""
+FRAME_KIND_ANSWER_DEVICE: FrameKind.ValueType  # 11
+"""FRAME_KIND_ANSWER_DEVICE: the receiver has opened the device memory `segment`; or `error` says why not."""
 Global___FrameKind: _TypeAlias = FrameKind  # noqa: Y015
 
 @_typing.final
@@ -130,7 +142,7 @@ class Frame(_message.Message):
     lane: Global___Lane.ValueType
     """Lane is how the parts travel; unspecified if there are none."""
     segment: _builtins.int
-    """Segment is the shared segment that holds the parts, one after the other (shared-memory lane)."""
+    """Segment is the shared segment that holds the parts (lanes SHM and DEVICE, which number theirs apart)."""
     @_builtins.property
     def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sizes are the lengths of the parts in bytes."""
@@ -171,6 +183,44 @@ class Frame(_message.Message):
 Global___Frame: _TypeAlias = Frame  # noqa: Y015
 
 @_typing.final
+class DeviceOffer(_message.Message):
+    """DeviceOffer says how memory of a GPU is opened by another process of the same host."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    HANDLE_FIELD_NUMBER: _builtins.int
+    NBYTES_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """Kind of device, such as "cuda"."""
+    address: _builtins.str
+    """Address is what names the device in every process: for CUDA, its PCI address."""
+    handle: _builtins.bytes
+    """Handle opens the memory."""
+    nbytes: _builtins.int
+    """Nbytes is its length."""
+    proof: _builtins.bytes
+    """Proof is what is written at its beginning: whoever finds it there has opened the right memory."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        address: _builtins.str = ...,
+        handle: _builtins.bytes = ...,
+        nbytes: _builtins.int = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "handle", b"handle", "kind", b"kind", "nbytes", b"nbytes", "proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceOffer: _TypeAlias = DeviceOffer  # noqa: Y015
+
+@_typing.final
 class FrameBatch(_message.Message):
     """FrameBatch is one message of the call stream: all frames that were waiting."""
 
@@ -182,12 +232,15 @@ class FrameBatch(_message.Message):
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     CONSUMED_FIELD_NUMBER: _builtins.int
     FRAMES_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
     first: _builtins.int
     """First is the number of the first frame in this batch; frames are numbered from 1 for a whole session."""
     acknowledged: _builtins.int
     """Acknowledged: all frames up to this number have arrived, so they need not be kept."""
     consumed: _builtins.int
     """Consumed counts the payload bytes that this side is done with, since the session began."""
+    moves: _builtins.bool
+    """Moves: what follows comes through the Unix socket that was handed over for this connection, and not here."""
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Hello is set on the first message of the side that dialled."""
@@ -209,10 +262,11 @@ class FrameBatch(_message.Message):
         acknowledged: _builtins.int = ...,
         consumed: _builtins.int = ...,
         frames: _abc.Iterable[Global___Frame] | None = ...,
+        moves: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "consumed", b"consumed", "first", b"first", "frames", b"frames", "hello", b"hello", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "consumed", b"consumed", "first", b"first", "frames", b"frames", "hello", b"hello", "moves", b"moves", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

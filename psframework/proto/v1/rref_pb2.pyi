@@ -7,7 +7,6 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from psframework.proto.v1 import error_pb2 as _error_pb2
 from psframework.proto.v1 import remote_pb2 as _remote_pb2
 import builtins as _builtins
@@ -20,30 +19,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _RefusalReason:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalReason.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    REFUSAL_REASON_UNSPECIFIED: _RefusalReason.ValueType  # 0
-    """REFUSAL_REASON_UNSPECIFIED reads as gone."""
-    REFUSAL_REASON_GONE: _RefusalReason.ValueType  # 1
-    """REFUSAL_REASON_GONE: nobody refers to the value any more, or it was never made."""
-    REFUSAL_REASON_EVICTED: _RefusalReason.ValueType  # 2
-    """REFUSAL_REASON_EVICTED: the holder was declared dead."""
-
-class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
-    """RefusalReason is why a reference is refused."""
-
-REFUSAL_REASON_UNSPECIFIED: RefusalReason.ValueType  # 0
-"""REFUSAL_REASON_UNSPECIFIED reads as gone."""
-REFUSAL_REASON_GONE: RefusalReason.ValueType  # 1
-"""REFUSAL_REASON_GONE: nobody refers to the value any more, or it was never made."""
-REFUSAL_REASON_EVICTED: RefusalReason.ValueType  # 2
-"""REFUSAL_REASON_EVICTED: the holder was declared dead."""
-Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 @_typing.final
 class RRefId(_message.Message):
@@ -371,6 +346,64 @@ class CallMethodReply(_message.Message):
 Global___CallMethodReply: _TypeAlias = CallMethodReply  # noqa: Y015
 
 @_typing.final
+class StreamMethodRequest(_message.Message):
+    """StreamMethodRequest starts a method that is a generator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RREF_FIELD_NUMBER: _builtins.int
+    FORK_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rref(self) -> Global___RRefId:
+        """Rref is the value."""
+
+    @_builtins.property
+    def fork(self) -> Global___ForkId:
+        """Fork is the caller's reference to it."""
+
+    @_builtins.property
+    def open(self) -> _remote_pb2.OpenStreamRequest:
+        """Open names the method, and holds its arguments and the stream's limits."""
+
+    def __init__(
+        self,
+        *,
+        rref: Global___RRefId | None = ...,
+        fork: Global___ForkId | None = ...,
+        open: _remote_pb2.OpenStreamRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "open", b"open", "rref", b"rref"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "open", b"open", "rref", b"rref"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamMethodRequest: _TypeAlias = StreamMethodRequest  # noqa: Y015
+
+@_typing.final
+class StreamMethodReply(_message.Message):
+    """StreamMethodReply says that the generator exists."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    stream: _builtins.int
+    """Stream is its number, from 1."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamMethodReply: _TypeAlias = StreamMethodReply  # noqa: Y015
+
+@_typing.final
 class ForkRegistration(_message.Message):
     """ForkRegistration: a holder has got a reference. Answered by `registered` or `refused`, perhaps later."""
 
@@ -449,34 +482,6 @@ class ForkBreakage(_message.Message):
 Global___ForkBreakage: _TypeAlias = ForkBreakage  # noqa: Y015
 
 @_typing.final
-class ForkRefusal(_message.Message):
-    """ForkRefusal: the owner does not know a fork, and never will."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FORK_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    reason: Global___RefusalReason.ValueType
-    """Reason is why."""
-    @_builtins.property
-    def fork(self) -> Global___ForkId:
-        """Fork is the reference."""
-
-    def __init__(
-        self,
-        *,
-        fork: Global___ForkId | None = ...,
-        reason: Global___RefusalReason.ValueType = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "reason", b"reason"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ForkRefusal: _TypeAlias = ForkRefusal  # noqa: Y015
-
-@_typing.final
 class ReferenceMessage(_message.Message):
     """ReferenceMessage is one thing that one process tells another about references."""
 
@@ -509,8 +514,8 @@ class ReferenceMessage(_message.Message):
         """Registered: owner to holder."""
 
     @_builtins.property
-    def refused(self) -> Global___ForkRefusal:
-        """Refused: owner to holder."""
+    def refused(self) -> Global___ForkId:
+        """Refused: owner to holder; the owner does not know the fork, and never will."""
 
     @_builtins.property
     def deleted(self) -> Global___ForkId:
@@ -539,7 +544,7 @@ class ReferenceMessage(_message.Message):
         broken: Global___ForkBreakage | None = ...,
         delete: Global___ForkId | None = ...,
         registered: Global___ForkId | None = ...,
-        refused: Global___ForkRefusal | None = ...,
+        refused: Global___ForkId | None = ...,
         deleted: Global___ForkId | None = ...,
         unhold: Global___HoldId | None = ...,
         unheld: Global___HoldId | None = ...,
@@ -587,22 +592,56 @@ class ExchangeReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReferenceMessage]:
         """Messages in order."""
+
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExchangeError]:
+        """Errors tell which messages of the request make no sense; the others were heeded all the same."""
 
     def __init__(
         self,
         *,
         messages: _abc.Iterable[Global___ReferenceMessage] | None = ...,
+        errors: _abc.Iterable[Global___ExchangeError] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "messages", b"messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExchangeReply: _TypeAlias = ExchangeReply  # noqa: Y015
+
+@_typing.final
+class ExchangeError(_message.Message):
+    """ExchangeError is why one message was not heeded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Index of the message in the request."""
+    @_builtins.property
+    def error(self) -> _error_pb2.ErrorDetail:
+        """Error says what is wrong with it."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        error: _error_pb2.ErrorDetail | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "index", b"index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExchangeError: _TypeAlias = ExchangeError  # noqa: Y015
 
 @_typing.final
 class ListRRefsRequest(_message.Message):

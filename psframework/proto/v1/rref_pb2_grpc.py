@@ -51,6 +51,11 @@ class RRefServiceStub:
                 request_serializer=psframework_dot_proto_dot_v1_dot_rref__pb2.CallMethodRequest.SerializeToString,
                 response_deserializer=psframework_dot_proto_dot_v1_dot_rref__pb2.CallMethodReply.FromString,
                 _registered_method=True)
+        self.StreamMethod = channel.unary_unary(
+                '/psframework.proto.v1.RRefService/StreamMethod',
+                request_serializer=psframework_dot_proto_dot_v1_dot_rref__pb2.StreamMethodRequest.SerializeToString,
+                response_deserializer=psframework_dot_proto_dot_v1_dot_rref__pb2.StreamMethodReply.FromString,
+                _registered_method=True)
         self.Exchange = channel.unary_unary(
                 '/psframework.proto.v1.RRefService/Exchange',
                 request_serializer=psframework_dot_proto_dot_v1_dot_rref__pb2.ExchangeRequest.SerializeToString,
@@ -89,6 +94,14 @@ class RRefServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StreamMethod(self, request, context):
+        """StreamMethod waits for a value and starts one of its methods that is a generator; its items are fetched
+        from RemoteService, as those of any other stream.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Exchange(self, request, context):
         """Exchange tells what became of references. Each message may be repeated, and arrive in any order.
         """
@@ -120,6 +133,11 @@ def add_RRefServiceServicer_to_server(servicer, server):
                     servicer.CallMethod,
                     request_deserializer=psframework_dot_proto_dot_v1_dot_rref__pb2.CallMethodRequest.FromString,
                     response_serializer=psframework_dot_proto_dot_v1_dot_rref__pb2.CallMethodReply.SerializeToString,
+            ),
+            'StreamMethod': grpc.unary_unary_rpc_method_handler(
+                    servicer.StreamMethod,
+                    request_deserializer=psframework_dot_proto_dot_v1_dot_rref__pb2.StreamMethodRequest.FromString,
+                    response_serializer=psframework_dot_proto_dot_v1_dot_rref__pb2.StreamMethodReply.SerializeToString,
             ),
             'Exchange': grpc.unary_unary_rpc_method_handler(
                     servicer.Exchange,
@@ -215,6 +233,33 @@ class RRefService:
             '/psframework.proto.v1.RRefService/CallMethod',
             psframework_dot_proto_dot_v1_dot_rref__pb2.CallMethodRequest.SerializeToString,
             psframework_dot_proto_dot_v1_dot_rref__pb2.CallMethodReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamMethod(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psframework.proto.v1.RRefService/StreamMethod',
+            psframework_dot_proto_dot_v1_dot_rref__pb2.StreamMethodRequest.SerializeToString,
+            psframework_dot_proto_dot_v1_dot_rref__pb2.StreamMethodReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,10 @@ class RRefServiceStub:
     """Fetch waits for a value and copies it."""
     CallMethod: _grpc.UnaryUnaryMultiCallable[_rref_pb2.CallMethodRequest, _rref_pb2.CallMethodReply]
     """CallMethod waits for a value and runs one of its methods."""
+    StreamMethod: _grpc.UnaryUnaryMultiCallable[_rref_pb2.StreamMethodRequest, _rref_pb2.StreamMethodReply]
+    """StreamMethod waits for a value and starts one of its methods that is a generator; its items are fetched
+    from RemoteService, as those of any other stream.
+    """
     Exchange: _grpc.UnaryUnaryMultiCallable[_rref_pb2.ExchangeRequest, _rref_pb2.ExchangeReply]
     """Exchange tells what became of references. Each message may be repeated, and arrive in any order."""
     ListRRefs: _grpc.UnaryUnaryMultiCallable[_rref_pb2.ListRRefsRequest, _rref_pb2.ListRRefsReply]
@@ -59,6 +63,10 @@ class RRefServiceAsyncStub(RRefServiceStub):
     """Fetch waits for a value and copies it."""
     CallMethod: _aio.UnaryUnaryMultiCallable[_rref_pb2.CallMethodRequest, _rref_pb2.CallMethodReply]  # type: ignore[assignment]
     """CallMethod waits for a value and runs one of its methods."""
+    StreamMethod: _aio.UnaryUnaryMultiCallable[_rref_pb2.StreamMethodRequest, _rref_pb2.StreamMethodReply]  # type: ignore[assignment]
+    """StreamMethod waits for a value and starts one of its methods that is a generator; its items are fetched
+    from RemoteService, as those of any other stream.
+    """
     Exchange: _aio.UnaryUnaryMultiCallable[_rref_pb2.ExchangeRequest, _rref_pb2.ExchangeReply]  # type: ignore[assignment]
     """Exchange tells what became of references. Each message may be repeated, and arrive in any order."""
     ListRRefs: _aio.UnaryUnaryMultiCallable[_rref_pb2.ListRRefsRequest, _rref_pb2.ListRRefsReply]  # type: ignore[assignment]
@@ -92,6 +100,16 @@ class RRefServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rref_pb2.CallMethodReply, _abc.Awaitable[_rref_pb2.CallMethodReply]]:
         """CallMethod waits for a value and runs one of its methods."""
+
+    @_abc_1.abstractmethod
+    def StreamMethod(
+        self,
+        request: _rref_pb2.StreamMethodRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rref_pb2.StreamMethodReply, _abc.Awaitable[_rref_pb2.StreamMethodReply]]:
+        """StreamMethod waits for a value and starts one of its methods that is a generator; its items are fetched
+        from RemoteService, as those of any other stream.
+        """
 
     @_abc_1.abstractmethod
     def Exchange(

@@ -1,0 +1,1 @@
+"""Distributed autograd: gradients go back along the messages that tensors came by."""

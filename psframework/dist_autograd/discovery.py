@@ -1,0 +1,96 @@
+"""What of one process's graph takes part in a backward: found by walking it, before anything runs.
+
+A backward begins at roots. Each process walks from there, or from the tensors of messages that it sent and
+that turn out to take part, to the leaves and to the messages that tensors came by; those are asked about at
+their senders. Every node is walked once, so that loops between processes end (PROTOCOLS 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from psframework.autograd.engine import FREED, Key
+from psframework.autograd.node import Node
+from psframework.dist_autograd.ids import TensorsId
+from psframework.dist_autograd.pairs import Received, RecvNode, Sent
+from psframework.errors import AutogradError, ContextMismatch, WireError
+
+if TYPE_CHECKING:
+    from psframework.dist_autograd.context import Context
+
+Asked = dict[Received, set[int]]
+"""Messages that take part, with the tensors of them that do."""
+
+
+class Discovery:
+    """One process's part of the sweep.
+
+    Args:
+        context: whose backward it is.
+
+    Attributes:
+        reached: messages from here that gradients will come for, with their tensors.
+        asked: messages to here that gradients will go back for.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._seen: set[Node] = set()
+        self.reached: dict[Sent, set[int]] = {}
+        self.asked: Asked = {}
+
+    def from_roots(self, keys: Iterable[Key]) -> Asked:
+        """Walks from the roots; returns what is to be asked about.
+
+        Raises:
+            AutogradError: a node was freed by an earlier backward.
+            ContextMismatch: a tensor came by a message of another context.
+        """
+        return self._walk(key for key in keys if isinstance(key, Node))
+
+    def from_message(self, id: TensorsId, tensors: Iterable[int]) -> Asked:
+        """Walks from tensors of a message that was sent from here; raises as `from_roots`.
+
+        Raises:
+            WireError: there is no such message, or no such tensor in it.
+        """
+        sent = self._context.sent.get(id)
+        if sent is None:
+            raise WireError(f"no message {id} left this process in {self._context}")
+        if sent.node.backward is None:
+            raise AutogradError(FREED.format("send"))
+        known = self.reached.setdefault(sent, set())
+        edges = sent.node.edges
+        new = [index for index in tensors if index not in known]
+        if not all(0 <= index < len(edges) for index in new):
+            raise WireError(f"message {id} has {len(edges)} tensors, and not {new}")
+        known.update(new)
+        return self._walk(edge for index in new if isinstance(edge := edges[index], Node))
+
+    def _walk(self, tops: Iterable[Node]) -> Asked:
+        seen, found = self._seen, Asked()
+        stack = [node for node in tops if node not in seen]
+        seen.update(stack)
+        while stack:
+            node = stack.pop()
+            if node.backward is None:
+                raise AutogradError(FREED.format(node.name))
+            if type(node) is RecvNode:
+                self._ask(node, found)
+                continue
+            for edge in node.edges:
+                if isinstance(edge, Node) and edge not in seen:
+                    seen.add(edge)
+                    stack.append(edge)
+        return found
+
+    def _ask(self, node: RecvNode, found: Asked) -> None:
+        message = node.message
+        if message.context is not self._context:
+            raise ContextMismatch(
+                f"the {message} belongs to {message.context}, but this is a backward of {self._context}: use "
+                "its result inside the context in which it was asked for, or detach() it"
+            )
+        self.asked.setdefault(message, set()).add(node.index)
+        found.setdefault(message, set()).add(node.index)

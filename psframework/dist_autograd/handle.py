@@ -1,0 +1,167 @@
+"""What `cluster.dist_autograd()` gives: one context, for as long as the `async with` block runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from psframework.autograd import engine
+from psframework.autograd.engine import Gradient
+from psframework.autograd.tensor import Tensor
+from psframework.dist_autograd import passenger
+from psframework.dist_autograd.backward import Backward
+from psframework.dist_autograd.context import Context, Contexts
+from psframework.dist_autograd.ids import ContextId
+from psframework.errors import ArgumentError, AutogradError, ContextClosed, DeadlineExceeded
+from psframework.proto.v1 import dist_autograd_pb2 as pb
+from psframework.rpc.functions.remote_client import deadline
+
+Mode = Literal["smart", "fast"]
+
+
+class Home(Protocol):
+    """The connection that a context belongs to."""
+
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def contexts(self) -> Contexts: ...
+    def incarnation_of(self, name: str) -> int: ...
+    def open(self) -> Context: ...
+    def backward(self, id: pb.BackwardId) -> Backward: ...
+    def release(self, id: ContextId, why: str = "has ended", error: str = "") -> None: ...
+
+
+class DistContext:
+    """A distributed-autograd context: every call made inside carries it, also from tasks and threads.
+
+        async with cluster.dist_autograd() as ctx:
+            loss = F.cross_entropy(await net.rpc_async().forward(x), y)
+            await ctx.backward([loss])
+
+    Tensors that require grad keep their graph across calls inside it; outside of one they arrive as
+    constants.
+
+    Args:
+        home: the connection.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._context: Context | None = None
+        self._token: Any = None
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        if self._context is not None:
+            raise ContextClosed("a context is entered once: call cluster.dist_autograd() for another")
+        self._context = self._home.open()
+        self._token = passenger.enter(self._home, self._context)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        passenger.leave(self._token)
+        self._home.release(self._open.id)
+
+    def __repr__(self) -> str:
+        context = self._context
+        return f"<DistContext {context.id if context else 'not entered'}>"
+
+    @property
+    def id(self) -> ContextId:
+        """Its name, the same in all processes."""
+        return self._open.id
+
+    async def backward(
+        self,
+        roots: Tensor | Sequence[Tensor],
+        mode: Mode = "smart",
+        retain_graph: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Gradients of the roots with respect to every leaf below them, in every process; none of `.grad`.
+
+        They add up in this context: `gradients()` has those of this process, `DistributedOptimizer.step`
+        uses all. It returns when every process that takes part has finished.
+
+        Args:
+            roots: one scalar tensor of this process, or several.
+            mode: "smart" finds out first what takes part, with one round trip for each hop; "fast" takes it
+                that every message of the context does, and raises if one gets no gradient.
+            retain_graph: keep the graph for another backward.
+            timeout: seconds; None: 60; 0: no limit.
+
+        Raises:
+            AutogradError: a root does not require grad, or is no scalar; the graph was freed, or changed in
+                place; in the mode "fast", the messages that take no part, by name.
+            ContextMismatch: a tensor came by a message of another context.
+            RemoteError: what a rule or a hook in another process raised.
+            PeerLost: a process that takes part died.
+            ContextClosed: the context has ended, or an earlier backward in it failed. After an error it has.
+        """
+        if mode not in ("smart", "fast"):
+            raise ArgumentError(f"mode={mode!r}: 'smart' or 'fast'")
+        until, context = deadline(timeout), self._open
+        async with self._turn:
+            context.check()
+            gradients, heap = engine.start(_scalars(roots), None)
+            context.backwards += 1
+            id = pb.BackwardId(number=context.backwards, fast=mode == "fast", retain=retain_graph)
+            id.context.creator, id.context.counter = context.id
+            backward = self._home.backward(id)
+            try:
+                async with asyncio.timeout(until.seconds()):
+                    if not id.fast:
+                        await backward.discover_from(gradients, until)
+                    backward.start(gradients, heap)
+                    await backward.engage(until)
+                _check_done(backward)
+            except TimeoutError as error:
+                self._home.release(context.id, error="its deadline passed")
+                raise DeadlineExceeded(f"the backward of {context} was not done in time") from error
+            except BaseException as error:
+                self._home.release(context.id, error=str(error) or type(error).__name__)
+                raise
+
+    def gradients(self) -> dict[Tensor, Gradient]:
+        """{leaf of this process: gradient}: arrays of the leaf's shape and dtype, or SparseRows.
+
+        Raises:
+            ContextClosed: the context has ended, or a backward in it failed.
+        """
+        context: Any = self._open
+        context.check()
+        return dict(context.gradients)
+
+    @property
+    def _open(self) -> Context:
+        if self._context is None:
+            raise ContextClosed("the context was not entered: async with cluster.dist_autograd() as ctx")
+        return self._context
+
+
+def _scalars(roots: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    listed = [roots] if isinstance(roots, Tensor) else list(roots)
+    for root in listed:
+        if not isinstance(root, Tensor):
+            raise ArgumentError(f"a root must be a Tensor of this process, not {type(root).__name__}")
+        if root.size != 1:
+            raise AutogradError(f"a root of shape {root.shape} is no scalar: reduce it, as with .sum()")
+    if not listed:
+        raise ArgumentError("no roots: pass the loss, as in ctx.backward([loss])")
+    return listed
+
+
+def _check_done(backward: Backward) -> None:
+    """Raises if a message never got its gradient."""
+    waits = backward.waits if backward.id.fast else list(map(str, backward.part.waits))
+    if waits:
+        shown = "; ".join(waits[:10]) + ("; ..." if len(waits) > 10 else "")
+        raise AutogradError(
+            f"no gradient reached {len(waits)} message(s) of this context: {shown}. The mode 'fast' needs "
+            "every result to be used in the loss: use mode='smart'"
+        )

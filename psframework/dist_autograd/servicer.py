@@ -1,0 +1,115 @@
+"""DistAutogradService: what other processes ask of a backward's part here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from psframework.dist_autograd.ids import ContextId, TensorsId
+from psframework.errors import DeadlineExceeded, PermissionDenied, WireError
+from psframework.proto.v1 import dist_autograd_pb2 as pb
+from psframework.rpc.call import Call
+from psframework.rpc.service import Method
+from psframework.rpc.values import arguments
+from psframework.rpc.values.journey import Journey
+
+if TYPE_CHECKING:
+    from psframework.dist_autograd.backward import Backward
+    from psframework.dist_autograd.context import Contexts
+
+SERVICE = "psframework.proto.v1.DistAutogradService"
+
+
+class Backwards(Protocol):
+    """The backwards of this process."""
+
+    @property
+    def contexts(self) -> Contexts: ...
+    def backward(self, id: pb.BackwardId) -> Backward: ...
+    def fail(self, id: pb.BackwardId, error: BaseException) -> None: ...
+    def release(self, id: ContextId, why: str) -> None: ...
+    def release_below(self, creator: int, counter: int) -> None: ...
+    def outline(self, id: ContextId) -> pb.OutlineReply: ...
+
+
+class DistAutogradService:
+    """The servicer.
+
+    Args:
+        backwards: those of this process.
+    """
+
+    name = SERVICE
+
+    def __init__(self, backwards: Backwards) -> None:
+        self._backwards = backwards
+
+    def methods(self) -> Sequence[Method]:
+        """The methods of DistAutogradService."""
+        return [
+            Method("Discover", pb.DiscoverRequest, pb.DiscoverReply, self.discover),
+            Method("Pass", pb.PassRequest, pb.PassReply, self.pass_back),
+            Method("Release", pb.ReleaseRequest, pb.ReleaseReply, self.release),
+            Method("Live", pb.LiveRequest, pb.LiveReply, self.live),
+            Method("Outline", pb.OutlineRequest, pb.OutlineReply, self.outline),
+        ]
+
+    async def discover(self, request: pb.DiscoverRequest, call: Call) -> pb.DiscoverReply:
+        """Finds out what takes part here and below."""
+        _check_session(call)
+        backward = self._backwards.backward(request.backward)
+        await backward.discover(request, call.deadline)
+        return pb.DiscoverReply()
+
+    async def pass_back(self, request: pb.PassRequest, call: Call) -> pb.PassReply:
+        """Takes gradients, and runs what depends on them."""
+        _check_session(call)
+        parts = await call.payload.whole() if call.payload.sizes else []
+        backward = self._backwards.backward(request.backward)
+        sent = backward.context.sent.get(TensorsId(request.message.sender, request.message.counter))
+        if sent is None:
+            raise WireError("gradients of a message that did not leave this process")
+        gradients = arguments.decode(request.gradients, parts, Journey(call.peer, outgoing=False))
+        if type(gradients) is not tuple:
+            raise WireError("gradients come as a tuple")
+        backward.give(sent, gradients)
+        del gradients, parts
+        if backward.engaged:
+            return pb.PassReply()
+        try:
+            await backward.engage(call.deadline)
+        except BaseException as error:
+            gone = DeadlineExceeded(
+                "the backward was given up: its deadline passed, or its caller was cancelled"
+            )
+            self._backwards.fail(request.backward, error if isinstance(error, Exception) else gone)
+            raise
+        return pb.PassReply(reports=backward.reports.values())
+
+    def release(self, request: pb.ReleaseRequest, call: Call) -> pb.ReleaseReply:
+        """Ends contexts; those that this process called inside them hear of it too."""
+        _check_session(call)
+        why = f"has failed: {request.error}" if request.error else "has ended"
+        for each in request.contexts:
+            self._backwards.release(ContextId(each.creator, each.counter), why)
+        if request.below and request.contexts:
+            self._backwards.release_below(request.contexts[0].creator, request.below)
+        return pb.ReleaseReply()
+
+    def live(self, request: pb.LiveRequest, call: Call) -> pb.LiveReply:
+        """Which of these contexts, opened here, still live."""
+        _check_session(call)
+        contexts = self._backwards.contexts
+        return pb.LiveReply(
+            contexts=[each for each in request.contexts if ContextId(each.creator, each.counter) in contexts]
+        )
+
+    def outline(self, request: pb.OutlineRequest, call: Call) -> pb.OutlineReply:
+        """The graph of a context here."""
+        _check_session(call)
+        return self._backwards.outline(ContextId(request.context.creator, request.context.counter))
+
+
+def _check_session(call: Call) -> None:
+    if call.caller is None:
+        raise PermissionDenied("distributed autograd needs a session: connect with psframework")
