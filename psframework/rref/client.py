@@ -22,6 +22,7 @@ from psframework.rpc.functions.remote_client import Function, Remote, deadline, 
 from psframework.rpc.functions.remote_service import RemoteService
 from psframework.rpc.functions.routes import Directory
 from psframework.rpc.functions.scope import leaving
+from psframework.rpc.functions.unpacking import value_of
 from psframework.rpc.session.agent import Agent
 from psframework.rpc.session.peer import Peer
 from psframework.rpc.values import arguments
@@ -43,7 +44,7 @@ def _nothing(reply: pb.CreateReply, parts: Sequence[memoryview], journey: Journe
 
 
 def _value(reply: Any, parts: Sequence[memoryview], journey: Journey) -> Any:
-    return arguments.decode(reply.value, parts, journey)
+    return value_of(reply.value, parts, journey)
 
 
 def _infos(reply: pb.ListRRefsReply, parts: Sequence[memoryview], journey: Journey) -> list[RRefInfo]:

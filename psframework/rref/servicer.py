@@ -113,9 +113,9 @@ class RRefService:
         executor, payload = self._remote.executor, call.payload
         with executor.admit(function, call.peer, sum(payload.sizes)):
             parts = await payload.whole() if payload.sizes else []
-            args, kwargs, waiting = take_arguments(request, parts, call, views=views)
+            args, kwargs, waiting = take_arguments(request, parts, call, executor, views=views)
             if waiting is not None:
-                await waiting
+                args, kwargs = await waiting
             running = Running(caller_of(request, call), call.deadline)
             return await executor.call(function, args, kwargs, running)
 

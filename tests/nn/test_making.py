@@ -27,7 +27,7 @@ def test_within_a_bound_arrays_are_zeros_and_counted() -> None:
             with pytest.raises(ArgumentError, match="larger than the state"):
                 empty(shape, dtype)
         with pytest.raises(ArgumentError):  # as NumPy's numbers 2**16 * 2**16 is 0
-            empty((np.int32(1 << 16), np.int32(1 << 16)))
+            empty((np.int32(1 << 16), np.int32(1 << 16)))  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             empty("ab")  # type: ignore[arg-type]
         with within(None):
@@ -46,14 +46,14 @@ def test_within_a_bound_arrays_are_zeros_and_counted() -> None:
     [
         lambda n: nn.Linear(n, n),
         lambda n: nn.Linear(1, n),
-        lambda n: nn.PReLU(n),
+        nn.PReLU,
         lambda n: nn.Conv2d(1, 1, n),
         lambda n: nn.ConvTranspose2d(n, 1, 1),
-        lambda n: nn.BatchNorm1d(n),
+        nn.BatchNorm1d,
         lambda n: nn.BatchNorm1d(n, affine=False),
         lambda n: nn.GroupNorm(1, n),
-        lambda n: nn.LayerNorm(n),
-        lambda n: nn.RMSNorm(n),
+        nn.LayerNorm,
+        nn.RMSNorm,
         lambda n: nn.Embedding(n, 1),
         lambda n: nn.EmbeddingBag(1, n),
         lambda n: nn.LSTM(1, 1, n),

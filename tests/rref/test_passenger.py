@@ -6,10 +6,17 @@ import pytest
 import rref_things as things
 from rref_crew import Member, Team, until
 
-from psframework.errors import ArgumentError, PeerLost, WireError
+from psframework import nn
+from psframework.errors import ArgumentError, PeerLost, PermissionDenied, WireError
 from psframework.proto.v1.rref_pb2 import RRefHandle
+from psframework.rpc.registry import remote
 from psframework.rpc.values.journey import Journey
 from psframework.rref.passenger import PASSENGER
+
+
+@remote(roles=("boss",))
+class OnlyBoss(nn.Module):
+    """Others may not make one."""
 
 
 async def three(team: Team) -> tuple[Member, Member, Member]:
@@ -36,6 +43,19 @@ async def test_deep_in_arguments_and_results(team: Team) -> None:
     assert back["a"][0][0].local_value() == "mine"
     assert not back["b"]["c"].is_owner()
     assert (await back["b"]["c"].to_here()).tolist() == [0, 1, 2]
+    del mine, there, back
+    await team.clean()
+
+
+async def test_beside_modules(team: Team) -> None:
+    """Which are read in a thread; references are taken over on the loop all the same."""
+    ann, _ = await team.hire("ann"), await team.hire("bob")
+    mine, there = ann.rrefs.rref("mine"), ann.rrefs.remote("bob", things.array, (3,))
+    back = await ann.rpc("bob", things.give_back, [mine, nn.Linear(1, 2), {"b": there}])
+    assert back[0].local_value() == "mine" and type(back[1]) is nn.Linear
+    assert (await back[2]["b"].to_here()).tolist() == [0, 1, 2]
+    with pytest.raises(PermissionDenied, match="OnlyBoss"):
+        await ann.rpc("bob", things.give_back, [mine, nn.ReLU(), there, OnlyBoss()])
     del mine, there, back
     await team.clean()
 

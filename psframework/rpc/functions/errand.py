@@ -13,6 +13,7 @@ from psframework.errors import DeadlineExceeded, PeerLost, PsfError
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.future import Future
+from psframework.rpc.functions.unpacking import Unread
 from psframework.rpc.session.calls import Answer
 from psframework.rpc.values.journey import Journey, Outcome
 from psframework.wire.memory import Buffer
@@ -62,7 +63,7 @@ class Operation:
     Args:
         method: "/service/method".
         response_type: class of the response.
-        unpack: makes the caller's value of (response, parts, journey of the reply).
+        unpack: makes the caller's value of (response, parts, journey of the reply), or `Unread`.
         idempotent: whether a request may be sent again when it is not known to have run.
     """
 
@@ -176,7 +177,7 @@ class Errand:
             arriving.end(Outcome.REFUSED)
             self._fail(error)
             return
-        if arriving.before_start:
+        if arriving.before_start or type(value) is Unread:
             self.routes.spawn(self._take(value, arriving))
             return
         arriving.end(Outcome.ANSWERED)
@@ -233,6 +234,8 @@ class Errand:
     async def _take(self, value: Any, arriving: Journey) -> None:
         """What came with the reply takes its place before the caller sees it."""
         try:
+            if type(value) is Unread:
+                value = await value.value()
             for ready in arriving.before_start:
                 await ready
         except Exception as error:

@@ -19,6 +19,7 @@ from psframework.rpc.functions.remote_service import SERVICE
 from psframework.rpc.functions.remote_stream import RemoteStream
 from psframework.rpc.functions.routes import Directory, Routes
 from psframework.rpc.functions.scope import leaving
+from psframework.rpc.functions.unpacking import value_of
 from psframework.rpc.session.agent import Agent
 from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey, Outcome
@@ -28,7 +29,7 @@ Function = Callable[..., Any] | str
 
 
 def _value(reply: InvokeReply, parts: Sequence[memoryview], journey: Journey) -> Any:
-    return arguments.decode(reply.value, parts, journey)
+    return value_of(reply.value, parts, journey)
 
 
 def _pack(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from psframework.errors import WireError
 from psframework.proto.v1.remote_pb2 import (
@@ -31,6 +31,7 @@ from psframework.rpc.functions.execute import Executor
 from psframework.rpc.functions.function_stats import FunctionStats
 from psframework.rpc.functions.scope import entering
 from psframework.rpc.functions.streams import Packed, Stream, Streams, refuse
+from psframework.rpc.functions.unpacking import in_thread
 from psframework.rpc.registry import Entry
 from psframework.rpc.service import Method
 from psframework.rpc.session.peer import Peer
@@ -41,6 +42,7 @@ from psframework.wire.memory import Buffer, copy_into, empty
 
 SERVICE = "psframework.proto.v1.RemoteService"
 COPY_IN_THREAD = 1 << 20
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
@@ -83,9 +85,9 @@ class RemoteService:
         payload = call.payload
         with executor.admit(entry, call.peer, sum(payload.sizes) if payload.sizes else 0):
             parts = await payload.whole() if payload.sizes else []
-            args, kwargs, waiting = take_arguments(request, parts, call)
+            args, kwargs, waiting = take_arguments(request, parts, call, executor)
             if waiting is not None:
-                await waiting
+                args, kwargs = await waiting
             running = Running(caller_of(request, call), call.deadline)
             result = await executor.call(entry, args, kwargs, running)
         del args, kwargs, parts
@@ -106,9 +108,9 @@ class RemoteService:
         with ExitStack() as unless_opened:
             unless_opened.enter_context(admission)
             parts = await call.payload.whole() if call.payload.sizes else []
-            args, kwargs, waiting = take_arguments(request.call, parts, call)
+            args, kwargs, waiting = take_arguments(request.call, parts, call, executor)
             if waiting is not None:
-                await waiting
+                args, kwargs = await waiting
             unless_opened.pop_all()  # the generator leaves it
         inherited = Deadline.after(request.timeout_us * 1e-6) if request.timeout_us else Deadline.NEVER
         running = Running(caller_of(request.call, call), inherited)
@@ -203,12 +205,13 @@ def caller_of(request: InvokeRequest, call: Call) -> Caller:
 
 
 def take_arguments(
-    request: InvokeRequest, parts: Sequence[Buffer], call: Call, *, views: bool = True
-) -> tuple[tuple[Any, ...], dict[str, Any], Awaitable[None] | None]:
-    """The arguments of a call, and what must be awaited before its function starts.
+    request: InvokeRequest, parts: Sequence[Buffer], call: Call, executor: Executor, *, views: bool = True
+) -> tuple[tuple[Any, ...], dict[str, Any], Awaitable[Arguments] | None]:
+    """The arguments of a call; or, last, what has to be awaited for those with which its function starts.
 
     Args:
         request, parts, call: as they came.
+        executor: is asked whether the peer may call classes whose objects are made.
         views: False copies large arrays too, for functions whose results keep them.
 
     Raises:
@@ -219,19 +222,28 @@ def take_arguments(
     try:
         if request.scope:
             entering(request.scope, call.peer)
-        args, kwargs = arguments.decode_call(request.arguments, parts, journey, views=views)
+        value, authorize = request.arguments, executor.authorize
+        if arguments.may_build(value):
+            reading = in_thread(
+                lambda home: arguments.decode_call(
+                    value, parts, journey, views=views, authorize=authorize, home=home
+                )
+            )
+            return (), {}, _take_over(journey, call, reading)
+        args, kwargs = arguments.decode_call(value, parts, journey, views=views, authorize=authorize)
     except BaseException:
         journey.end(Outcome.REFUSED)
         raise
     if journey.before_start:
-        return args, kwargs, _take_over(journey, call)
+        return args, kwargs, _take_over(journey, call, (args, kwargs))
     call.started = True
     journey.end(Outcome.ANSWERED)
     return args, kwargs, None
 
 
-async def _take_over(journey: Journey, call: Call) -> None:
+async def _take_over(journey: Journey, call: Call, taken: Arguments | Awaitable[Arguments]) -> Arguments:
     try:
+        args, kwargs = taken if isinstance(taken, tuple) else await taken
         for ready in journey.before_start:
             await ready
     except BaseException:
@@ -239,6 +251,7 @@ async def _take_over(journey: Journey, call: Call) -> None:
         raise
     call.started = True
     journey.end(Outcome.ANSWERED)
+    return args, kwargs
 
 
 def _copy_all(parts: Sequence[Buffer]) -> list[Buffer]:

@@ -26,7 +26,9 @@ from psframework.rpc.functions.errand import Callee, Errand, Operation
 from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.remote_service import SERVICE
 from psframework.rpc.functions.routes import Routes
+from psframework.rpc.functions.unpacking import Unread
 from psframework.rpc.values import arguments
+from psframework.rpc.values.decoder import Home, here
 from psframework.rpc.values.journey import Journey
 
 CLOSE_SECONDS: Final = 60.0
@@ -36,13 +38,21 @@ def _number(reply: OpenStreamReply, parts: Sequence[memoryview], journey: Journe
     return reply.stream
 
 
-def _items(reply: NextItemsReply, parts: Sequence[memoryview], journey: Journey) -> tuple[list[Any], bool]:
-    try:
-        return [arguments.decode(item, parts, journey) for item in reply.items], reply.done
-    except Exception:
+def _items(reply: NextItemsReply, parts: Sequence[memoryview], journey: Journey) -> Any:
+    """Items, and whether they are the last ones."""
+
+    def read(home: Home = here) -> tuple[list[Any], bool]:
+        try:
+            return [arguments.decode(item, parts, journey, home=home) for item in reply.items], reply.done
+        except Exception:
+            home(decline)
+            raise
+
+    def decline() -> None:
         for item in reply.items:
             arguments.decline(item, journey)
-        raise
+
+    return Unread(read) if any(map(arguments.may_build, reply.items)) else read()
 
 
 def _nothing(reply: CloseStreamReply, parts: Sequence[memoryview], journey: Journey) -> None:

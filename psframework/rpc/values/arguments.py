@@ -15,6 +15,7 @@ to one. Smaller ones are copied, and may be written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from psframework.errors import WireError
@@ -22,13 +23,13 @@ from psframework.proto.v1.remote_pb2 import Value
 from psframework.rpc.session.frames import MAX_HEADER, MAX_PARTS
 from psframework.rpc.values import journey as journeys
 from psframework.rpc.values import kinds, object_readers, object_writers, readers, writers
-from psframework.rpc.values.decoder import Decoder
+from psframework.rpc.values.decoder import Authorize, Decoder, Home, here
 from psframework.rpc.values.encoder import Encoder
 from psframework.rpc.values.journey import Journey, Outcome
 from psframework.rpc.values.kinds import CannotTravel
 from psframework.wire.memory import Buffer
 
-__all__ = ["CannotTravel", "decline", "decode", "decode_call", "encode", "encode_call"]
+__all__ = ["CannotTravel", "decline", "decode", "decode_call", "encode", "encode_call", "may_build"]
 
 _TEACHERS = (readers, object_readers, writers, object_writers)  # imported for what they teach
 
@@ -81,7 +82,21 @@ def _checked(encoder: Encoder, first_part: int, message: Value) -> Value:
     return message
 
 
-def decode(message: Value, parts: Sequence[Buffer], journey: Journey, *, views: bool = True) -> Any:
+def may_build(message: Value) -> bool:
+    """Whether there are modules in a message, whose constructors may take long: true of all that have some,
+    and of few others.
+    """
+    return kinds.MODULE in message.outline and len(message.texts) > 0
+
+
+def decode(
+    message: Value,
+    parts: Sequence[Buffer],
+    journey: Journey,
+    *,
+    views: bool = True,
+    home: Home = here,
+) -> Any:
     """The value of a message.
 
     Args:
@@ -89,6 +104,7 @@ def decode(message: Value, parts: Sequence[Buffer], journey: Journey, *, views: 
         parts: all parts of its frame.
         journey: is told to passengers.
         views: False copies large arrays too, so that what is kept does not hold on to the sender's memory.
+        home: calls a function on the thread of the passengers, if that is another one than this.
 
     Raises:
         WireError: it is no value, or a name in it is not known here. Until then it took no more memory than a
@@ -96,9 +112,9 @@ def decode(message: Value, parts: Sequence[Buffer], journey: Journey, *, views: 
             reached have been declined.
     """
     try:
-        return Decoder(message, parts, journey, views).value()
+        return Decoder(message, parts, journey, views, home).value()
     except Exception:
-        decline(message, journey)
+        home(partial(decline, message, journey))
         raise
 
 
@@ -123,16 +139,26 @@ def encode_call(
 
 
 def decode_call(
-    message: Value, parts: Sequence[Buffer], journey: Journey, *, views: bool = True
+    message: Value,
+    parts: Sequence[Buffer],
+    journey: Journey,
+    *,
+    views: bool = True,
+    authorize: Authorize | None = None,
+    home: Home = here,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call, (args, kwargs).
 
+    Args:
+        message, parts, journey, views, home: as of `decode`.
+        authorize: asked before a Module is made, of its class and the journey's peer.
+
     Raises:
         WireError: as `decode`.
-        PermissionDenied: a Module is of a class that the peer's role may not make.
+        PermissionDenied: `authorize` refused.
     """
-    decoder = Decoder(message, parts, journey, views)
-    decoder.caller = journey.peer
+    decoder = Decoder(message, parts, journey, views, home)
+    decoder.authorize = authorize
     args, kwargs = decoder.call()
     if type(args) is tuple and type(kwargs) is dict and (not kwargs or all(type(k) is str for k in kwargs)):
         return args, kwargs

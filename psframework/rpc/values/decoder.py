@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from psframework.errors import WireError
+from psframework.nn.making import Bound
 from psframework.proto.v1.remote_pb2 import Value
 from psframework.rpc.values import kinds
 from psframework.rpc.values.journey import Journey
@@ -19,6 +20,7 @@ from psframework.wire.memory import Buffer
 
 if TYPE_CHECKING:
     from psframework.rpc.call import PeerInfo
+    from psframework.rpc.registry import Entry
 
 _UNIFORM = 8  # items from which on it pays to ask whether all are of one kind
 _HAVE_COLUMNS = (kinds.REAL, kinds.INTEGER, kinds.TEXT)
@@ -26,10 +28,17 @@ _PAIR = bytes([kinds.TUPLE, 2])
 _NO_ITEMS = bytes([kinds.DICT, 0])
 
 Reader = Callable[["Decoder", int], Any]
+Authorize = Callable[["Entry", "PeerInfo"], None]
+Home = Callable[[Callable[[], Any]], Any]
 
 
 def _unknown(decoder: Decoder, depth: int) -> Any:
     raise WireError(f"a value of kind {decoder.outline[decoder.at - 1]}, which is none that may stand here")
+
+
+def here(function: Callable[[], Any]) -> Any:
+    """The `Home` of whoever reads on the thread of the passengers."""
+    return function()
 
 
 READERS: Final[list[Reader]] = [_unknown] * 256
@@ -50,15 +59,23 @@ class Decoder:
         parts: the parts of its frame.
         journey: is told to passengers.
         views: large arrays are views of the parts; False copies all.
+        home: calls a function on the thread of the passengers.
 
     Attributes:
-        caller: who asks for what these values are for; None where we asked.
+        authorize: raises PermissionDenied if the peer may not call a class; None where nobody asks.
     """
 
-    __slots__ = ("_blobs", "_containers", "_integers", "_parts", "_reals", "_texts", "_used", "at", "caller",
-                 "journey", "message", "modules", "outline", "views")  # fmt: skip
+    __slots__ = ("_blobs", "_bound", "_containers", "_integers", "_parts", "_reals", "_texts", "_used", "at",
+                 "authorize", "home", "journey", "message", "modules", "outline", "views")  # fmt: skip
 
-    def __init__(self, message: Value, parts: Sequence[Buffer], journey: Journey, views: bool) -> None:
+    def __init__(
+        self,
+        message: Value,
+        parts: Sequence[Buffer],
+        journey: Journey,
+        views: bool,
+        home: Home = here,
+    ) -> None:
         self.message = message
         self.journey = journey
         self.views = views
@@ -68,7 +85,9 @@ class Decoder:
         self._parts = parts
         self._used = 0
         self._containers = 0
-        self.caller: PeerInfo | None = None
+        self._bound: Bound | None = None
+        self.authorize: Authorize | None = None
+        self.home = home
         # The columns, each made when it is first needed: most messages have one or two.
         self._integers: Iterator[int] | None = None
         self._reals: Iterator[float] | None = None
@@ -212,6 +231,16 @@ class Decoder:
         if value is None:
             raise short()
         return value
+
+    def bound(self) -> Bound:
+        """What the modules of this value may take before their states are looked at.
+
+        Twice what arrived, since a state may be in 16 bits; and each of them has a node, or its state has.
+        """
+        if self._bound is None:
+            arrived = self.message.ByteSize() + sum(map(len, self._parts))
+            self._bound = Bound(2 * arrived, len(self.outline))
+        return self._bound
 
     def _check_end(self) -> None:
         if self.at != len(self.outline):

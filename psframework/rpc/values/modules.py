@@ -12,10 +12,17 @@ from psframework.nn import Module, Parameter
 ARRAYS, FROZEN, RESTING = "arrays", "frozen", "resting"
 
 
+def is_layer(kind: Any) -> bool:
+    """Whether a class is `nn`'s own: it is made within what arrived, and has all its arrays from there."""
+    home: str = kind.__module__
+    return home.startswith("psframework.nn.")
+
+
 def state_of(module: Module) -> dict[str, Any]:
     """All that a new module of the same class and arguments lacks, as a plain value. The arrays are views."""
+    tables = {path: layer.__dict__[name] for path, layer, name in _tables(module)}
     return {
-        ARRAYS: module.state_dict(copy=False),
+        ARRAYS: module.state_dict(copy=False) | tables,
         FROZEN: [path for path, parameter in _parameters(module) if not parameter.requires_grad],
         RESTING: [path for path, each in module.named_modules() if not each.training],
     }
@@ -34,6 +41,7 @@ def restore(module: Module, state: object) -> None:
     for path in frozen - parameters.keys() | resting - submodules.keys():
         raise WireError(f"{type(module).__name__} has no {path!r} here: both sides must define it alike")
     try:
+        _take_tables(module, arrays)
         _take_kinds(module, arrays)
         module.load_state_dict(arrays)
     except (ModelMismatch, ArgumentError, AutogradError) as error:
@@ -42,6 +50,13 @@ def restore(module: Module, state: object) -> None:
         submodule.training = path not in resting
     for path, parameter in parameters.items():
         parameter.requires_grad = path not in frozen
+
+
+def _tables(module: Module) -> Iterator[tuple[str, Module, str]]:
+    """What layers compute when they are made, which is no part of a state dict: path, layer, attribute."""
+    for path, owner, name, is_buffer in module._places(""):
+        if is_buffer and not owner._buffers[name] and is_layer(type(owner)):
+            yield path, owner, name
 
 
 def _parameters(module: Module) -> Iterator[tuple[str, Parameter]]:
@@ -65,6 +80,24 @@ def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
+def _take_tables(module: Module, arrays: dict[str, Any]) -> None:
+    for path, layer, name in list(_tables(module)):
+        own, given = layer.__dict__[name], arrays.pop(path, None)
+        if given is None or given.shape != own.shape:
+            raise ArgumentError(f"{path}, of shape {own.shape} here, is missing or has another shape")
+        _check_kind(path, own, given)
+        layer.__dict__[name] = given.copy()
+
+
+def _check_kind(path: str, own: Any, given: Any) -> None:
+    if _is_real_or_complex(given.dtype) != _is_real_or_complex(own.dtype):
+        raise ArgumentError(f"{path} is {own.dtype} here, {given.dtype} arrived")
+
+
+def _is_real_or_complex(dtype: Any) -> tuple[bool, bool]:
+    return backend.is_floating(dtype), dtype.kind == "c"
+
+
 def _take_kinds(module: Module, arrays: Mapping[str, Any]) -> None:
     """Makes room in the dtype, and on the device, of what arrived."""
     for path, owner, name, is_buffer in module._places(""):
@@ -75,8 +108,7 @@ def _take_kinds(module: Module, arrays: Mapping[str, Any]) -> None:
             continue  # the strict load names it
         if given.dtype == own.dtype and backend.device_of(given) == backend.device_of(own):
             continue
-        if backend.is_floating(given.dtype) != backend.is_floating(own.dtype):
-            raise ArgumentError(f"{path} is {own.dtype} here, {given.dtype} arrived")
+        _check_kind(path, own, given)
         if is_buffer:
             owner.__dict__[name] = given.copy()
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -10,13 +11,13 @@ import numpy as np
 from psframework import backend
 from psframework.autograd import SparseRows, Tensor
 from psframework.errors import ArgumentError, NotRegistered, PsfError, WireError
-from psframework.nn import Module, Parameter, random
+from psframework.nn import Module, Parameter, making, random
 from psframework.rpc import registry
-from psframework.rpc.security.allow import EVERYONE
 from psframework.rpc.values import journey as journeys
 from psframework.rpc.values import kinds, modules
 from psframework.rpc.values import types as registered
 from psframework.rpc.values.decoder import Decoder, teach
+from psframework.rpc.values.journey import Journey, Passenger
 from psframework.rpc.values.readers import array_node, made
 
 
@@ -100,20 +101,31 @@ def _find(name: str) -> registry.Entry:
 
 def _module(decoder: Decoder, depth: int) -> Module:
     decoder.nest(depth)
-    entry = _find(decoder.text())
+    entry = _module_class(decoder, decoder.text())
     args, kwargs, state = decoder.items(3, depth + 1)
-    if entry.kind is not registry.Kind.CLASS or not issubclass(entry.target, Module):  # type: ignore[arg-type]
-        raise WireError(f"{entry.name} is no Module class")
     if not isinstance(args, tuple) or not isinstance(kwargs, dict) or not all(type(k) is str for k in kwargs):
         raise WireError(f"arguments of {entry.name} that are no arguments")
-    if decoder.caller is not None:  # making one is a call of its class
-        EVERYONE.check(decoder.caller, entry.name, entry.roles)
-    with random.apart():
+    bound = None
+    if modules.is_layer(entry.target):
+        bound = decoder.bound()
+        if any(isinstance(each, range) for each in (*args, *kwargs.values())):
+            raise WireError(f"{entry.name} of a range, which may be longer than any memory")
+    with making.within(bound), random.apart():
         module: Module = registered.make_again(entry.name, entry.target, args, kwargs)
     if state is not None:
         modules.restore(module, state)
     decoder.modules.append(module)
     return module
+
+
+def _module_class(decoder: Decoder, name: str) -> registry.Entry:
+    """The Module class of that name, if it may be made for the peer: that is a call of it."""
+    entry, authorize, peer = _find(name), decoder.authorize, decoder.journey.peer
+    if entry.kind is not registry.Kind.CLASS or not issubclass(entry.target, Module):  # type: ignore[arg-type]
+        raise WireError(f"{entry.name} is no Module class")
+    if authorize is not None and peer is not None:
+        decoder.home(functools.partial(authorize, entry, peer))
+    return entry
 
 
 def _same_module(decoder: Decoder, depth: int) -> Any:
@@ -129,11 +141,17 @@ def _passenger(decoder: Decoder, depth: int) -> object:
     passenger = journeys.passenger_named(kind)
     if passenger is None:
         raise WireError(f"nothing here takes values of kind {kind[:100]!r}")
-    decoder.journey.luggage = luggage
+    return decoder.home(functools.partial(_arrive, passenger, data, luggage, decoder.journey))
+
+
+def _arrive(passenger: Passenger, data: bytes, luggage: list[Any], journey: Journey) -> object:
+    if journey.outcome is not None:
+        raise WireError("the message was given up while it was being read")
+    journey.luggage = luggage
     try:
-        return passenger.arrive(data, decoder.journey)
+        return passenger.arrive(data, journey)
     finally:
-        decoder.journey.luggage = []
+        journey.luggage = []
 
 
 teach(

@@ -10,6 +10,7 @@ from psframework import backend, nn
 from psframework.errors import PermissionDenied, WireError
 from psframework.proto.v1.remote_pb2 import Value
 from psframework.rpc.call import PeerInfo
+from psframework.rpc.security.allow import EVERYONE
 from psframework.rpc.values import kinds as k
 from psframework.rpc.values.arguments import decode, decode_call, encode, encode_call
 from psframework.rpc.values.journey import Journey
@@ -114,7 +115,10 @@ class Guarded(nn.Module):
 def test_a_module_is_made_only_for_those_who_may_call_its_class():
     def sent_by(role):
         journey = Journey(PeerInfo("someone", role, "default", 7), outgoing=False)
-        return decode_call(message, [], journey)
+        return decode_call(message, [], journey, authorize=authorize)
+
+    def authorize(entry, peer):
+        EVERYONE.check(peer, entry.name, entry.roles)
 
     message = encode_call((Guarded(),), None, Journey())
     assert Guarded.made == 1
