@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from psframework.dist_autograd.discovery import Asked, Discovery
@@ -72,7 +71,8 @@ class Backward:
         if self._part is None:
             context, found = self.context, self._discovery
             if self.id.fast:
-                everything = {message: set(message.orders) for message in context.received.values()}
+                messages = [message for message in context.received.values() if not message.spent]
+                everything = {message: set(message.orders) for message in messages}
                 sent = [each for each in context.sent.values() if each.node.backward is not None]
                 self._part = LocalPart(context, sent, everything, retain=self.id.retain)
             else:
@@ -165,8 +165,11 @@ class Backward:
         self._ready = False
         arrived, self._arrived = self._arrived, []
         loop = asyncio.get_running_loop()
+
+        def leave(message: Received, gradients: Gradients) -> None:
+            loop.call_soon_threadsafe(self._pass, message, gradients)
+
         try:
-            leave: Leave = partial(loop.call_soon_threadsafe, self._pass)  # type: ignore[assignment]
             await compute(_run, self.part, arrived, leave)
         except Exception as error:
             raise _located(error, self._wire.name) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from psframework.autograd.accumulate import added
@@ -98,7 +97,7 @@ class Contexts:
         self._incarnation = incarnation
         self._living: dict[ContextId, Context] = {}
         self._ended: OrderedDict[int, _Ended] = OrderedDict()
-        self._counter = count(1)
+        self._last = 0
 
     def __len__(self) -> int:
         return len(self._living)
@@ -113,11 +112,12 @@ class Contexts:
     def oldest(self) -> int:
         """All contexts opened here with a lower counter have ended."""
         own = [id.counter for id in self._living if id.creator == self._incarnation]
-        return min(own, default=0)
+        return min(own, default=self._last + 1)
 
     def open(self, creator: str) -> Context:
         """A new context of this process."""
-        context = Context(ContextId(self._incarnation, next(self._counter)), creator)
+        self._last += 1
+        context = Context(ContextId(self._incarnation, self._last), creator)
         self._living[context.id] = context
         return context
 

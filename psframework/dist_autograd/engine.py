@@ -125,6 +125,7 @@ class LocalPart:
         message = due.message
         del self._due[message]
         message.runner = None
+        message.spent = not self._retain
         if due.is_empty:
             self.unused.append(message)
         self._leave(message, tuple(due.gradients))

@@ -78,7 +78,7 @@ class Received:
         about: the function that it is about, for people.
     """
 
-    __slots__ = ("about", "context", "id", "nbytes", "orders", "peer", "runner")
+    __slots__ = ("about", "context", "id", "nbytes", "orders", "peer", "runner", "spent")
 
     def __init__(self, id: TensorsId, context: Context, peer: tuple[str, int], about: str) -> None:
         self.id = id
@@ -88,6 +88,7 @@ class Received:
         self.nbytes = 0
         self.orders: dict[int, int] = {}  # of the recv nodes, by index
         self.runner: Runner | None = None
+        self.spent = False  # a backward that did not retain the graph has gone over it
 
     def take(self, index: int, data: Array) -> Tensor:
         """A tensor of it has arrived. WireError if it did before, or can't require grad."""
