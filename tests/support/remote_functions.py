@@ -1,13 +1,18 @@
 """Functions that tests call in workers: `psf.local_cluster(workers=n, imports=["remote_functions"])`."""
 
 import asyncio
+import enum
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 import psframework as psf
+from psframework import nn
 
 
 @psf.remote
@@ -110,3 +115,29 @@ async def ask_often(member: str, times: int) -> int:
 @psf.remote
 def ask_from_a_thread() -> Any:
     return psf.current_cluster().rpc_async("worker-0", pid)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@psf.register_type
+@dataclass
+class Batch:
+    """A value of a registered type."""
+
+    x: Any
+    y: Any = None
+
+
+@psf.remote
+class Net(nn.Module):
+    """A module of the user's around one that it is given."""
+
+    def __init__(self, inner: nn.Module, width: int) -> None:
+        self.inner = inner
+        if not 0 < width < 100:
+            raise ValueError(f"width={width}")
+        self.norm = nn.LayerNorm(width)
+        self.register_buffer("steps", np.zeros((), np.int64))

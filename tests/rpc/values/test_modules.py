@@ -1,7 +1,9 @@
 """Modules travel as class, arguments and state."""
 
+import contextlib
 import copy
 import importlib
+import tracemalloc
 from pathlib import Path
 
 import module_cases
@@ -76,6 +78,25 @@ class Fussy(nn.Module):
         if size > 64:
             raise ValueError(f"{size} is too much")
         self.w = nn.Parameter(np.ones(size))
+
+
+@psf.remote
+class Tabled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rotary = nn.RotaryEmbedding(4, 50)
+        self.register_buffer("own", np.array([1, 2]), persistent=False)
+
+
+@psf.remote
+class Doubled(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.twin = nn.Linear(2, 3)
+        self.twin.weight = inner.weight
+        self.shape = inner.weight.shape
+        self.hidden = [nn.Linear(2, 3)]
 
 
 class Unregistered(nn.Module):
@@ -163,6 +184,92 @@ def test_a_module_that_no_memory_holds():
         message.integers[:] = sizes
         with pytest.raises(WireError, match=r"nn\.Linear could not be made again"):
             decode(message, [], Journey())
+
+
+def peak_of(function):
+    """The most that is allocated while it runs."""
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(WireError):
+            function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=repr)
+def test_arguments_that_ask_for_more_than_arrived(case):
+    """Whichever of them it is: nothing beyond what the message is itself is allocated."""
+    journey = Journey()
+    message = encode(case.make(dtype=np.float32), journey)
+    integers, parts = list(message.integers), [bytes(part) for part in journey.parts]
+    decode(message, parts, Journey())  # imports
+    frame = message.ByteSize() + sum(map(len, parts))
+    for at in range(len(integers)):
+        for size in (4096, 1 << 20, 1 << 33, 1 << 62):
+            message.integers[:] = integers
+            message.integers[at] = size
+            assert peak_of(lambda: decode(message, parts, Journey())) < 50_000 + 40 * frame
+
+
+def test_a_large_message_allocates_what_it_is():
+    net, journey = nn.Sequential(nn.Linear(700, 700), nn.Linear(2, 2)), Journey()
+    message = encode(net, journey)
+    frame = message.ByteSize() + sum(len(part) for part in journey.parts)
+    assert message.integers[:2] == [700, 700]
+    assert peak_of(lambda: decode(message, journey.parts, Journey())) < 2 * frame + 50_000
+    for sizes in ((701, 700), (900, 900), (990, 990), (2000, 2000), (20_000, 20_000)):
+        message.integers[:2] = sizes
+        assert peak_of(lambda: decode(message, journey.parts, Journey())) < 2 * frame + 50_000
+        with pytest.raises(WireError):
+            decode(message, journey.parts, Journey())
+
+
+def test_many_modules_share_what_one_message_may_take():
+    message = encode([nn.Linear(2, 3) for _ in range(50)], Journey())
+    message.integers[:] = [100, 100] * 50
+    with pytest.raises(WireError, match="larger than the state that came with it"):
+        decode(message, [], Journey())
+
+
+def test_a_layer_of_a_range_is_refused():
+    """Which is a few bytes here, and as a tuple more than any memory."""
+    message = encode([range(1 << 40)], Journey())
+    layer = encode(nn.LayerNorm((3,)), Journey())
+    layer.outline = layer.outline.replace(bytes([kinds.TUPLE, 1, kinds.INTEGER]), message.outline[2:], 1)
+    layer.integers[:1] = message.integers
+    with pytest.raises(WireError, match=r"nn\.LayerNorm of a range"):
+        decode(layer, [], Journey())
+
+
+def test_tables_that_layers_compute_travel_too():
+    net = nn.Sequential(nn.RotaryEmbedding(4, 300), nn.SinusoidalPositionalEncoding(6, 200).half())
+    net[1].table[3] = 7
+    net = nn.Sequential(net, Tabled())
+    journey = Journey()
+    message = encode(net, journey)
+    found = decode(message, journey.parts, Journey())
+    np.testing.assert_array_equal(found[0][0].phases, net[0][0].phases)
+    np.testing.assert_array_equal(found[0][1].table, net[0][1].table)
+    np.testing.assert_array_equal(found[1].rotary.phases, net[1].rotary.phases)
+    assert found[0][1].table.dtype == np.float16 and found[0][1].table[3, 0] == 7
+    assert found[1].own.tolist() == [1, 2] and "own" not in repr(list(message.texts))
+    state = modules.state_of(net)
+    for change in ({}, {"1.rotary.phases": np.zeros(3)}, {"1.rotary.phases": np.zeros((50, 2))}):
+        arrays = {path: array for path, array in state["arrays"].items() if path != "1.rotary.phases"}
+        with pytest.raises(WireError, match=r"1\.rotary\.phases"):
+            modules.restore(
+                nn.Sequential(copy.deepcopy(net[0]), Tabled()), state | {"arrays": arrays | change}
+            )
+
+
+def test_layers_among_a_users_arguments_have_their_shapes_and_then_their_values():
+    other = Doubled(nn.Linear(2, 3))
+    other.inner.weight.data[:] = 5
+    again = back(other)
+    assert again.shape == (3, 2) and again.twin.weight is again.inner.weight
+    assert again.inner.weight.data.tolist() == [[5, 5]] * 3 == again.twin.weight.data.tolist()
+    assert again.hidden[0].weight.data.any(), "what is no part of the state has initial values"
 
 
 def test_a_state_that_does_not_fit_is_named():
