@@ -12,6 +12,7 @@ import remote_functions as functions
 from google.protobuf.message import Message
 
 import psframework as psf
+from psframework import nn
 from psframework.cluster.process import ServiceProcess
 from psframework.cluster.script import import_path
 from psframework.errors import ConfigurationError, PeerLost, PermissionDenied, PsfError
@@ -126,6 +127,18 @@ async def test_another_role_is_refused_by_name_and_the_audit_log_says_so(site: S
             assert words in line
         assert "certificate=psf://cluster/guest/%2A" in line
         assert "reason=" in line
+
+
+async def test_rules_hold_for_modules_among_the_arguments(site: Site) -> None:
+    before = len(site.refusals())
+    async with psf.connect(site.coordinator.address, tls=site.folder / "certs" / "trainer", name="me") as me:
+        with pytest.raises(TypeError, match="Net"):  # it was made, and can't be added to anything
+            await me.rpc_async("worker-0", functions.add, (functions.Net(None, 3), 1))
+        with pytest.raises(PermissionDenied, match=r"may not call psframework\.nn\.Linear here"):
+            await me.rpc_async("worker-0", functions.add, ([nn.Linear(2, 3)], 1))
+    (line,) = site.refusals()[before:]
+    for words in ("event=refused", "what=psframework.nn.Linear", "peer=me", "role=trainer"):
+        assert words in line
 
 
 async def test_another_role_by_a_stock_stub(site: Site) -> None:

@@ -133,9 +133,9 @@ class Batch:
 
 @psf.remote
 class Net(nn.Module):
-    """A module of the user's around one that it is given."""
+    """A module of the user's around one that it may be given."""
 
-    def __init__(self, inner: nn.Module, width: int) -> None:
+    def __init__(self, inner: nn.Module | None, width: int) -> None:
         self.inner = inner
         if not 0 < width < 100:
             raise ValueError(f"width={width}")
