@@ -27,6 +27,7 @@ class Directory:
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self._gone: OrderedDict[str, Reason] = OrderedDict()
+        self._newest_gone = 0
         membership.on_lost(self._remember)
 
     def address_of(self, to: Any, /) -> Address:
@@ -52,6 +53,16 @@ class Directory:
         near = difflib.get_close_matches(name, names, n=3) or sorted(names)[:10]
         raise NotRegistered(f"no member {name!r} in this cluster; there are {', '.join(near)}")
 
+    def has_ended(self, incarnation: int, /) -> bool:
+        """Whether the view says that this life of a member is over; False too if it does not know.
+
+        Members join in the order of their incarnations: one that is missing, though newer ones were seen, is
+        gone, also if it left before this process came.
+        """
+        view = self._membership.view
+        newest = view.members[-1].incarnation if view.members else 0
+        return view.get(incarnation) is None and incarnation <= max(newest, self._newest_gone)
+
     def _reachable(self, member: Member) -> tuple[str, ...]:
         """Its addresses, unless it listens only for those who are on its own machine, and we are not."""
         labels, own = member.labels, self._membership.member.labels
@@ -62,6 +73,7 @@ class Directory:
     def _remember(self, member: Member, reason: Reason) -> None:
         if reason is Reason.STALLED:
             return  # it is still a member, and may come back
+        self._newest_gone = max(self._newest_gone, member.incarnation)
         self._gone[member.name] = reason
         self._gone.move_to_end(member.name)
         while len(self._gone) > REMEMBERED:

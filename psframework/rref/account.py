@@ -6,10 +6,10 @@ any order. Whoever owns an account sends what it says, and now and then again al
 
 from __future__ import annotations
 
-from psframework.errors import PsfError, WireError
+from psframework.errors import Evicted, PsfError, WireError
 from psframework.rpc.values.journey import Outcome
 from psframework.rref.holds import Hold, Incoming, Outgoing
-from psframework.rref.ids import ForkId, HoldId, RRefId
+from psframework.rref.ids import ForkId, HoldId, Incarnations, RRefId
 from psframework.rref.messages import (
     Action,
     Ask,
@@ -41,18 +41,19 @@ class Account:
     Attributes:
         owner: its values.
         user: its forks.
-        fenced: incarnations that were declared dead.
+        is_evicted: whether this process itself was declared dead.
+        fenced: lives that were declared over. What they say is refused unseen, for ever.
     """
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
-        self.fenced: set[int] = set()
+        self.fenced = Incarnations()
         self.outgoing: Outgoing[Held] = Outgoing(incarnation)
         self.incoming = Incoming()
         self.owner = OwnerState(self.fenced, self.incoming)
         self.user = UserState(incarnation, self.fenced, self.incoming)
+        self.is_evicted = False
         self._counter = 0
-        self._evicted = False
 
     def new_id(self) -> RRefId:
         """The name of a value that this process asks for."""
@@ -99,9 +100,11 @@ class Account:
             the value is this process's own: `Admitted` or `Rejected` says whether it is there.
 
         Raises:
-            WireError: it came twice, or was given up, or its sender is dead.
+            WireError: it came twice, or was given up.
+            Evicted: its sender was declared dead.
         """
-        if hold.sender in self.fenced or not self.incoming.take(hold):
+        self.check(hold.sender)
+        if not self.incoming.take(hold):
             raise WireError(f"RRef {rref} came in a message that its sender has given up")
         if owner == self.incarnation:
             return None, self.owner.arrive(rref, parent, hold)
@@ -120,15 +123,19 @@ class Account:
 
         Raises:
             WireError: the sender speaks for somebody else.
+            Evicted: the sender was declared dead.
         """
+        self.check(sender)
+        if self.is_evicted and sender != self.incarnation:
+            return []  # for them it is dead; what they hold here they will hear from the membership
         match message:
             case Register() | Break() | Delete():
                 _check(sender, message.fork.holder, message)
                 return self._from_holder(sender, message)
             case Registered(fork):
                 return self.user.registered(sender, fork)
-            case Refused(fork, reason):
-                return self.user.refused(sender, fork, reason)
+            case Refused(fork):
+                return self.user.refused(sender, fork)
             case Deleted(fork):
                 return self.user.deleted(sender, fork)
             case Unheld(hold):
@@ -137,17 +144,21 @@ class Account:
                 return []
             case Ask(hold):
                 _check(sender, hold.sender, message)
-                return [] if sender in self.fenced else self.incoming.ask(hold)
+                return self.incoming.ask(hold)
             case Unhold(hold):
                 return [Send(sender, Unheld(hold)), *self._release(sender, hold)]
             case NotHeld(hold):
                 return self._release(sender, hold)
 
+    def check(self, sender: int) -> None:
+        """Raises Evicted for a process that was declared dead."""
+        if sender in self.fenced:
+            raise Evicted(f"incarnation {sender} was declared dead: it must join again")
+
     def lost(self, incarnation: int, reason: str = "lease") -> list[Action]:
         """Membership says that this process is dead."""
-        if incarnation in self.fenced:
+        if not self.fenced.add(incarnation):
             return []
-        self.fenced.add(incarnation)
         self.incoming.lost(incarnation)
         actions = self.user.lost(incarnation, reason)
         for hold in self.outgoing.lost(incarnation):
@@ -156,12 +167,12 @@ class Account:
 
     def evicted(self, error: PsfError) -> list[Action]:
         """Membership says that this process itself is dead: it refers to nothing, and owns for itself."""
-        self._evicted = True  # others took back what was theirs, and will answer nothing
+        self.is_evicted = True  # others took back what was theirs, and will answer nothing
         return [*self.user.evicted(error), *self.owner.evicted()]
 
     def pending(self, to: int) -> list[Message]:
         """All that `to` has not answered; to be sent again now and then."""
-        if self._evicted or to in self.fenced:
+        if self.is_evicted or to in self.fenced:
             return []
         return [*self.user.pending(to), *self.outgoing.pending(to), *self.incoming.pending(to)]
 

@@ -20,6 +20,7 @@ from psframework.rpc.functions.errand import Errand, Operation
 from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.remote_client import Function, Remote, deadline, target
 from psframework.rpc.functions.remote_service import RemoteService
+from psframework.rpc.functions.remote_stream import RemoteStream, opening, stream_number
 from psframework.rpc.functions.routes import Directory
 from psframework.rpc.functions.scope import leaving
 from psframework.rpc.functions.unpacking import value_of
@@ -54,6 +55,7 @@ def _infos(reply: pb.ListRRefsReply, parts: Sequence[memoryview], journey: Journ
 CREATE: Final = Operation(f"/{SERVICE}/Create", pb.CreateReply, _nothing)
 FETCH: Final = Operation(f"/{SERVICE}/Fetch", pb.FetchReply, _value, lambda request: True)
 CALL: Final = Operation(f"/{SERVICE}/CallMethod", pb.CallMethodReply, _value)
+STREAM: Final = Operation(f"/{SERVICE}/StreamMethod", pb.StreamMethodReply, stream_number)
 LIST: Final = Operation(f"/{SERVICE}/ListRRefs", pb.ListRRefsReply, _infos, lambda request: True)
 
 
@@ -62,6 +64,13 @@ class Lost(Protocol):
 
     @property
     def incarnation(self) -> int: ...
+
+
+class Members(Directory, Protocol):
+    """Knows the members, and whose lives are over."""
+
+    def has_ended(self, incarnation: int, /) -> bool:
+        """Whether the membership says that this life of a member is over; False too if it does not know."""
 
 
 class RRefs:
@@ -76,11 +85,11 @@ class RRefs:
         service: runs functions for others.
     """
 
-    def __init__(self, agent: Agent, remote: Remote, directory: Directory, service: RemoteService) -> None:
+    def __init__(self, agent: Agent, remote: Remote, directory: Members, service: RemoteService) -> None:
         self._agent = agent
         self._directory = directory
         self._routes = remote.routes
-        self._control = Control(self._routes, self._is_gone)
+        self._control = Control(self._routes, directory.has_ended)
         self.table = Table(agent.identity, self._control.post)
         self._control.serve(self.table)
         self._watched: weakref.WeakSet[Peer] = weakref.WeakSet()
@@ -168,6 +177,17 @@ class RRefs:
         if isinstance(rref.ref, Fork):
             request.fork.CopyFrom(fork_message(rref.ref.id))
         return self._send(CALL, request, rref, journey, until)
+
+    def stream_method(self, rref: RRef, call: MethodCall) -> RemoteStream:
+        """Runs a method that is a generator where the value lives."""
+        deadline(call.timeout)  # raises if it can't be one
+        invoke, journey = _pack(call.method, call.args, call.kwargs, self._owner(rref))
+        request = pb.StreamMethodRequest(rref=rref_message(rref.id), open=opening(invoke))
+        if isinstance(rref.ref, Fork):
+            request.fork.CopyFrom(fork_message(rref.ref.id))
+        journey.notes["on"] = rref  # until the generator runs, which holds the value itself
+        target = rref.owner_name(), rref.owner_incarnation
+        return RemoteStream(self._routes, target, (STREAM, request), journey, partial(deadline, call.timeout))
 
     def create_on(self, rref: RRef, call: MethodCall) -> RRef:
         """Runs a method where the value lives; its result stays there."""
@@ -277,7 +297,7 @@ class RRefs:
         else:
             account = self.table.account
             ref = account.user.create(account.new_id(), owner.incarnation, owner.name)
-            self.table.names[owner.incarnation] = owner.name
+            self.table.meet(owner.incarnation, owner.name)
             request.fork.CopyFrom(fork_message(ref.id))
         request.rref.CopyFrom(rref_message(ref.rref))
         errand = Errand(self._routes, CREATE, request, journey, until)
@@ -319,13 +339,6 @@ class RRefs:
             text = f"{name} has begun another life"
             raise PeerLost(text, peer=name, reason="incarnation", may_have_run=False)
         return info
-
-    def _is_gone(self, name: str, incarnation: int) -> bool | None:
-        """Whether that life of a member is over, as the directory knows; None if it knows no such member."""
-        try:
-            return self._directory.address_of(name).incarnation > incarnation
-        except PsfError:
-            return None
 
     def _check(self) -> None:
         self.table.check_thread()

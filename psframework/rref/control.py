@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from psframework.errors import PeerLost, PsfError
-from psframework.proto.v1.rref_pb2 import ExchangeReply, ExchangeRequest
+from psframework.errors import Evicted, PeerLost
+from psframework.proto.v1.rref_pb2 import ExchangeReply, ExchangeRequest, ReferenceMessage
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.errand import Errand, Operation
 from psframework.rpc.functions.routes import Routes
+from psframework.rpc.status import detail_to_error
 from psframework.rpc.values.journey import Journey
 from psframework.rref.encoding import from_message, to_messages
 from psframework.rref.messages import Delete, Message
@@ -29,16 +30,33 @@ log = logging.getLogger("psframework.rref")
 SERVICE: Final = "psframework.proto.v1.RRefService"
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 DELETE_SECONDS = 0.01  # for which deletions gather
-GONE_SECONDS = 10.0  # an incarnation that nobody knows for so long is dead
 EXCHANGE_SECONDS = 10.0
 MOST_MESSAGES = 2000
 
 
-def _answers(reply: ExchangeReply, parts: Sequence[memoryview], journey: Journey) -> list[Message]:
-    return [from_message(message) for message in reply.messages]
+def _itself(reply: ExchangeReply, parts: Sequence[memoryview], journey: Journey) -> ExchangeReply:
+    return reply
 
 
-EXCHANGE: Final = Operation(f"/{SERVICE}/Exchange", ExchangeReply, _answers, lambda request: True)
+EXCHANGE: Final = Operation(f"/{SERVICE}/Exchange", ExchangeReply, _itself, lambda request: True)
+
+
+def heed(
+    table: Table, peer: PeerInfo, messages: Iterable[ReferenceMessage]
+) -> tuple[list[Message], list[tuple[int, Exception]]]:
+    """Does what another process says. A message that makes no sense stops no other.
+
+    Returns:
+        The answers that are known at once, and what is wrong, by the index of the message.
+    """
+    answers: list[Message] = []
+    errors: list[tuple[int, Exception]] = []
+    for index, message in enumerate(messages):
+        try:
+            answers += table.receive(peer, from_message(message))
+        except Exception as error:
+            errors.append((index, error))
+    return answers, errors
 
 
 @dataclass(slots=True)
@@ -52,7 +70,6 @@ class _Line:
     delay: float = FIRST_RETRY
     timer: asyncio.TimerHandle | None = None
     failure: str = ""
-    unknown_since: float | None = None
 
 
 class Control:
@@ -60,12 +77,12 @@ class Control:
 
     Args:
         routes: finds sessions with them.
-        is_gone: whether a life of a member, (name, incarnation), is over; None if no such member is known.
+        has_ended: whether the membership says that a life is over. A silence, however long, says nothing.
     """
 
-    def __init__(self, routes: Routes, is_gone: Callable[[str, int], bool | None]) -> None:
+    def __init__(self, routes: Routes, has_ended: Callable[[int], bool]) -> None:
         self._routes = routes
-        self._is_gone = is_gone
+        self._has_ended = has_ended
         self._table: Table | None = None
         self._lines: dict[int, _Line] = {}
         self._loop = asyncio.get_running_loop()
@@ -83,7 +100,7 @@ class Control:
 
     def post(self, to: int, message: Message) -> None:
         """Says something to the process of an incarnation."""
-        if self._closed:
+        if self._closed or to in self.table.account.fenced:
             return
         line = self._lines.setdefault(to, _Line())
         line.queue.append(message)
@@ -149,35 +166,29 @@ class Control:
         if self._closed or self._lines.get(peer.incarnation) is not line:
             return
         if error is None:
-            line.failure, line.unknown_since = "", None
-            self._take(peer, done.result())
+            line.failure = ""
+            self._take(peer, line, done.result())
         else:
             line.failure = str(error)
             log.debug("%s was not reached: %s", peer.name, error)
-            if self._is_over(peer, line):
+            if isinstance(error, Evicted):
+                self.table.evicted(error)
+            elif self._has_ended(peer.incarnation):  # before this process could hear of it
                 self.forget(peer.incarnation)
                 self.table.lost(peer.incarnation, "lease")
                 return
         if line.timer is None:
             line.timer = self._loop.call_later(line.delay, self._look, peer.incarnation, line)
 
-    def _is_over(self, peer: PeerInfo, line: _Line) -> bool:
-        """Whether it died before this process could hear of it, so that the membership will never say so."""
-        gone = self._is_gone(peer.name, peer.incarnation)
-        if gone is not None:
-            line.unknown_since = None
-            return gone
-        now = self._loop.time()
-        if line.unknown_since is None:
-            line.unknown_since = now
-        return now - line.unknown_since >= GONE_SECONDS
-
-    def _take(self, peer: PeerInfo, answers: list[Message]) -> None:
-        try:
-            for answer in self.table.receive(peer, answers):
-                self.post(peer.incarnation, answer)
-        except PsfError as error:
+    def _take(self, peer: PeerInfo, line: _Line, reply: ExchangeReply) -> None:
+        answers, errors = heed(self.table, peer, reply.messages)
+        for answer in answers:
+            self.post(peer.incarnation, answer)
+        for _, error in errors:
             log.warning("%s said what makes no sense: %s", peer.name, error)
+        for refused in reply.errors:
+            line.failure = str(detail_to_error(refused.error))
+            log.warning("%s refuses what was said: %s", peer.name, line.failure)
 
     def _look(self, to: int, line: _Line) -> None:
         """Some time has passed: repeats what is owed, and forgets the process if nothing is."""

@@ -15,16 +15,12 @@ from psframework.rref.messages import (
     Deleted,
     Message,
     NotHeld,
-    Refusal,
     Refused,
     Register,
     Registered,
     Unheld,
     Unhold,
 )
-
-_REASONS = {Refusal.GONE: pb.REFUSAL_REASON_GONE, Refusal.EVICTED: pb.REFUSAL_REASON_EVICTED}
-_REASONS_BACK = {number: reason for reason, number in _REASONS.items()}
 
 
 def rref_id(message: pb.RRefId) -> RRefId:
@@ -71,9 +67,8 @@ def to_message(message: Message) -> pb.ReferenceMessage:
             made.broken.fork.CopyFrom(fork_message(fork))
             made.broken.rref.CopyFrom(rref_message(rref))
             made.broken.error.CopyFrom(error_to_detail(error))
-        case Refused(fork, reason):
-            made.refused.fork.CopyFrom(fork_message(fork))
-            made.refused.reason = _REASONS[reason]
+        case Refused(fork):
+            made.refused.CopyFrom(fork_message(fork))
         case Delete(fork):
             made.delete.CopyFrom(fork_message(fork))
         case Registered(fork):
@@ -102,8 +97,7 @@ def from_message(message: pb.ReferenceMessage) -> Message:
             broken = message.broken
             return Break(fork_id(broken.fork), rref_id(broken.rref), detail_to_error(broken.error))
         case "refused":
-            reason = _REASONS_BACK.get(message.refused.reason, Refusal.GONE)
-            return Refused(fork_id(message.refused.fork), reason)
+            return Refused(fork_id(message.refused))
         case "delete":
             return Delete(fork_id(message.delete))
         case "registered":

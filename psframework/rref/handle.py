@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol, Self
 
 from psframework.errors import ArgumentError, ContextClosed
 from psframework.rpc.functions.future import Future
+from psframework.rpc.functions.remote_stream import RemoteStream
 from psframework.rref.ids import RRefId
 from psframework.rref.table import Home, Ref, Table, fresh
 from psframework.rref.user import Fork
@@ -21,6 +22,7 @@ class Calls(Protocol):
     async def fetch(self, rref: RRef, timeout: float | None) -> Any: ...
     async def confirm(self, rref: RRef) -> None: ...
     def call_method(self, rref: RRef, call: MethodCall) -> Future[Any]: ...
+    def stream_method(self, rref: RRef, call: MethodCall) -> RemoteStream: ...
     def create_on(self, rref: RRef, call: MethodCall) -> RRef: ...
 
 
@@ -142,6 +144,16 @@ class RRef:
         """
         return RpcProxy(self, timeout)
 
+    def rpc_stream(self, timeout: float | None = None) -> StreamProxy:
+        """Calls of methods that are generators; each begins at once, and runs ahead of its consumer a little.
+
+            async for part in rref.rpc_stream().parts(): ...
+
+        Args:
+            timeout: seconds that each item may take; None: 60; 0: no limit.
+        """
+        return StreamProxy(self, timeout)
+
     def remote(self, timeout: float | None = None) -> RemoteProxy:
         """As `rpc_async`, but the result stays there: `other = rref.remote().method(...)` is an RRef."""
         return RemoteProxy(self, timeout)
@@ -219,6 +231,21 @@ class RpcProxy(_Proxy):
         def call(*args: Any, **kwargs: Any) -> Future[Any]:
             rref = self._rref
             return rref._calls.call_method(rref, self._call(method, args, kwargs))
+
+        return call
+
+
+class StreamProxy(_Proxy):
+    """Its methods are those of the value that are generators; each returns an async iterator."""
+
+    __slots__ = ()
+
+    def __getattr__(self, method: str) -> Callable[..., RemoteStream]:
+        _is_private(self, method)
+
+        def call(*args: Any, **kwargs: Any) -> RemoteStream:
+            rref = self._rref
+            return rref._calls.stream_method(rref, self._call(method, args, kwargs))
 
         return call
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import struct
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Final, Self
-
-from psframework.errors import WireError
-
-_FORMAT: Final = struct.Struct(">QQ")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -22,15 +17,6 @@ class RRefId:
 
     worker: int
     counter: int
-
-    def to_bytes(self) -> bytes:
-        """16 bytes that sort as the ids do."""
-        return _FORMAT.pack(self.worker, self.counter)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """The opposite; WireError unless there are 16 bytes."""
-        return cls(*_unpack(data))
 
     def __str__(self) -> str:
         return f"{self.worker}.{self.counter}"
@@ -47,15 +33,6 @@ class ForkId:
 
     holder: int
     counter: int
-
-    def to_bytes(self) -> bytes:
-        """16 bytes that sort as the ids do."""
-        return _FORMAT.pack(self.holder, self.counter)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """The opposite; WireError unless there are 16 bytes."""
-        return cls(*_unpack(data))
 
     def __str__(self) -> str:
         return f"{self.holder}/{self.counter}"
@@ -108,8 +85,44 @@ class Numbers:
         return number <= self.through or number in self.beyond
 
 
-def _unpack(data: bytes) -> tuple[int, int]:
-    if len(data) != _FORMAT.size:
-        raise WireError(f"an id has {_FORMAT.size} bytes, not {len(data)}")
-    first, second = _FORMAT.unpack(data)
-    return first, second
+class Incarnations:
+    """Lives that are over: a set that only grows, kept as runs of numbers.
+
+    Lives are numbered one after the other, so the dead lie in runs between those who live: what is remembered
+    grows with the number of members at a time, not with the number of those that ever died.
+    """
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+
+    def add(self, incarnation: int) -> bool:
+        """One more; False if it is known already."""
+        if incarnation in self:
+            return False
+        firsts, lasts = self._firsts, self._lasts
+        at = bisect_right(firsts, incarnation)
+        follows = at > 0 and lasts[at - 1] == incarnation - 1
+        precedes = at < len(firsts) and firsts[at] == incarnation + 1
+        if follows and precedes:
+            lasts[at - 1] = lasts.pop(at)
+            del firsts[at]
+        elif follows:
+            lasts[at - 1] = incarnation
+        elif precedes:
+            firsts[at] = incarnation
+        else:
+            firsts.insert(at, incarnation)
+            lasts.insert(at, incarnation)
+        return True
+
+    def __contains__(self, incarnation: int) -> bool:
+        at = bisect_right(self._firsts, incarnation)
+        return at > 0 and incarnation <= self._lasts[at - 1]
+
+    @property
+    def runs(self) -> int:
+        """How much is remembered."""
+        return len(self._firsts)

@@ -7,24 +7,16 @@ are made anew for each request, and are not repeated by themselves.
                           Delete              answered by Deleted
     receiver to sender    Unhold              answered by Unheld
     sender to receiver    Ask                 answered by NotHeld; no answer while it is held
+
+What a process says that was declared dead is answered by `Evicted`, which is no message but an error.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from psframework.errors import PsfError
 from psframework.rref.ids import ForkId, HoldId, RRefId
-
-
-class Refusal(Enum):
-    """Why a fork is not registered."""
-
-    GONE = "gone"
-    """Nobody holds the value any more, or it was never made."""
-    EVICTED = "evicted"
-    """The holder was declared dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +54,9 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The owner does not have the fork, and will not."""
+    """The owner does not have the fork, and will not: nobody refers to the value, or it was never made."""
 
     fork: ForkId
-    reason: Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +159,13 @@ class Rejected:
     """A reference that arrived can't be used."""
 
     hold: HoldId
-    reason: Refusal
 
 
-Action = Send | Ready | Release | Confirmed | Failed | Admitted | Rejected
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A fork is known to this owner from now on: registered, deleted or refused."""
+
+    fork: ForkId
+
+
+Action = Send | Ready | Release | Confirmed | Failed | Admitted | Rejected | Seen

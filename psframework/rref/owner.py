@@ -12,7 +12,7 @@ from typing import Any
 
 from psframework.errors import PsfError, WireError
 from psframework.rref.holds import Hold, Incoming
-from psframework.rref.ids import ForkId, HoldId, Numbers, RRefId
+from psframework.rref.ids import ForkId, HoldId, Incarnations, Numbers, RRefId
 from psframework.rref.messages import (
     Action,
     Admitted,
@@ -20,12 +20,12 @@ from psframework.rref.messages import (
     Delete,
     Deleted,
     Ready,
-    Refusal,
     Refused,
     Register,
     Registered,
     Rejected,
     Release,
+    Seen,
     Send,
 )
 
@@ -76,11 +76,11 @@ class OwnerState:
     """All values of this process.
 
     Args:
-        fenced: incarnations that were declared dead; shared with the account.
+        fenced: lives that were declared over; shared with the account.
         incoming: what others hold for this process; shared with the account.
     """
 
-    def __init__(self, fenced: set[int], incoming: Incoming) -> None:
+    def __init__(self, fenced: Incarnations, incoming: Incoming) -> None:
         self._fenced = fenced
         self._incoming = incoming
         self._entries: dict[RRefId, Entry] = {}
@@ -123,12 +123,17 @@ class OwnerState:
         return entry
 
     def create(self, rref: RRefId, fork: ForkId) -> tuple[Entry | None, list[Action]]:
-        """A user asks for a new value. None: it has given up already, or is dead."""
-        if not self._see(fork):
+        """A user asks for a new value. None: it has given up already, or is dead.
+
+        Raises:
+            WireError: the name is taken, or another process's.
+        """
+        if self.has_seen(fork):
             return None, []
-        entry = self._new(rref, fork)
-        self._add(entry, fork)
-        return entry, self._children(fork)
+        if not self._may_name(rref, fork):
+            raise WireError(f"fork {fork} can't create RRef {rref}: its name is taken, or another process's")
+        self._see(fork)
+        return self._new(rref, fork), self._children(fork)
 
     def finish(self, entry: Entry, value: Any = None, error: PsfError | None = None) -> list[Action]:
         """The value was made, or its making failed."""
@@ -172,7 +177,7 @@ class OwnerState:
         if parent is not None and not self.has_seen(parent):
             self._wait(parent, hold, _Arrival(hold, rref))
             return []
-        return [*self._incoming.done(hold), Rejected(hold, Refusal.GONE)]
+        return [*self._incoming.done(hold), Rejected(hold)]
 
     def abandon(self, hold: HoldId) -> list[Action]:
         """Nobody waits any more for a reference that has come home and is neither admitted nor rejected."""
@@ -192,18 +197,20 @@ class OwnerState:
             return []
         self._see(fork)
         if entry is None:
-            return [Send(to, Refused(fork, Refusal.GONE)), *self._children(fork)]
+            return [Send(to, Refused(fork)), *self._children(fork)]
         self._add(entry, fork)
         return [Send(to, Registered(fork)), *self._children(fork)]
 
     def break_(self, message: Break) -> list[Action]:
         """A creator says that it never got what it asked for. What was made nevertheless stays as it is."""
         fork, rref = message.fork, message.rref
-        if not self._see(fork):
+        if self.has_seen(fork):
             return [self._answer(fork)]
+        self._see(fork)
+        if not self._may_name(rref, fork):
+            return [Send(fork.holder, Refused(fork)), *self._children(fork)]
         entry = self._new(rref, fork)
         entry.error, entry.is_ready = message.error, True
-        self._add(entry, fork)
         return [Send(fork.holder, Registered(fork)), Ready(rref), *self._children(fork)]
 
     def delete(self, message: Delete) -> list[Action]:
@@ -238,7 +245,7 @@ class OwnerState:
     def evicted(self) -> list[Action]:
         """This process is dead for all others: only its own handles count."""
         homecomings = [child for child in self._parents if isinstance(child, HoldId)]
-        actions: list[Action] = [Rejected(hold, Refusal.EVICTED) for hold in homecomings]
+        actions: list[Action] = [Rejected(hold) for hold in homecomings]
         self._holders.clear()
         self._waiting.clear()
         self._parents.clear()
@@ -250,10 +257,12 @@ class OwnerState:
 
     # Parts
 
+    def _may_name(self, rref: RRefId, fork: ForkId) -> bool:
+        return rref.worker == fork.holder and rref not in self._entries
+
     def _new(self, rref: RRefId, fork: ForkId) -> Entry:
-        if rref.worker != fork.holder or rref in self._entries:
-            raise WireError(f"fork {fork} can't create RRef {rref}: its name is taken, or another process's")
         entry = self._entries[rref] = Entry(rref)
+        self._add(entry, fork)
         return entry
 
     def _see(self, fork: ForkId) -> bool:
@@ -266,10 +275,8 @@ class OwnerState:
         self._holders[fork.holder].forks[fork] = entry.rref
 
     def _answer(self, fork: ForkId) -> Action:
-        if fork.holder in self._fenced:
-            return Send(fork.holder, Refused(fork, Refusal.EVICTED))
         held = fork in self._holders[fork.holder].forks
-        return Send(fork.holder, Registered(fork) if held else Refused(fork, Refusal.GONE))
+        return Send(fork.holder, Registered(fork) if held else Refused(fork))
 
     def _perhaps_release(self, entry: Entry) -> list[Action]:
         if entry.is_needed:
@@ -291,8 +298,8 @@ class OwnerState:
                 del self._waiting[parent]
 
     def _children(self, parent: ForkId) -> list[Action]:
-        """The parent is known now (or dead): what waited for it goes on."""
-        actions: list[Action] = []
+        """A fork is known now (or dead): what waited for it goes on."""
+        actions: list[Action] = [Seen(parent)]
         for child, what in list(self._waiting.get(parent, {}).items()):
             self._forget_waiting(child)
             if isinstance(what, Register):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psframework.errors import DeadlineExceeded, Evicted, WireError
+from psframework.errors import DeadlineExceeded, PeerLost, WireError
 from psframework.proto.v1 import rref_pb2 as pb
 from psframework.proto.v1.remote_pb2 import InvokeRequest
 from psframework.rpc import registry
@@ -15,12 +15,15 @@ from psframework.rpc.functions.remote_service import RemoteService, caller_of, t
 from psframework.rpc.functions.scope import entering
 from psframework.rpc.registry import Entry as Function
 from psframework.rpc.service import Method
-from psframework.rref.control import SERVICE
-from psframework.rref.encoding import fork_id, from_message, rref_id, to_messages
+from psframework.rpc.status import error_to_detail
+from psframework.rref.control import SERVICE, heed
+from psframework.rref.encoding import fork_id, rref_id, to_messages
 from psframework.rref.ids import ForkId, RRefId
 from psframework.rref.listing import listing, to_info
 from psframework.rref.owner import Entry
 from psframework.rref.table import Table
+
+_Use = pb.FetchRequest | pb.CallMethodRequest | pb.StreamMethodRequest
 
 
 class RRefService:
@@ -43,6 +46,7 @@ class RRefService:
             Method("Create", pb.CreateRequest, pb.CreateReply, self.create),
             Method("Fetch", pb.FetchRequest, pb.FetchReply, self.fetch),
             Method("CallMethod", pb.CallMethodRequest, pb.CallMethodReply, self.call_method),
+            Method("StreamMethod", pb.StreamMethodRequest, pb.StreamMethodReply, self.stream_method),
             Method("Exchange", pb.ExchangeRequest, pb.ExchangeReply, self.exchange),
             Method("ListRRefs", pb.ListRRefsRequest, pb.ListRRefsReply, self.list_rrefs),
         ]
@@ -65,7 +69,8 @@ class RRefService:
         if request.scope:
             entering(request.scope, call.peer)
         value = await self._table.value(rref_id(request.rref), fork, call.deadline)
-        reply = pb.FetchReply(value=self._remote.give(value, call))
+        reply = pb.FetchReply()
+        self._remote.give(value, call, reply.value)
         del value
         if call.reply_sizes:
             await self._remote.settle_parts(call)
@@ -76,16 +81,27 @@ class RRefService:
         fork = self._holder(request, call)
         method = await self._method(rref_id(request.rref), fork, request.call.function, call)
         result = await self._run(method, request.call, call)
-        reply = pb.CallMethodReply(value=self._remote.give(result, call))
+        reply = pb.CallMethodReply()
+        self._remote.give(result, call, reply.value)
+        del result
         if call.reply_sizes:
             await self._remote.settle_parts(call)
         return reply
 
+    async def stream_method(self, request: pb.StreamMethodRequest, call: Call) -> pb.StreamMethodReply:
+        """Starts a method of a value that is a generator, once the value is there."""
+        fork, opening = self._holder(request, call), request.open
+        method = await self._method(rref_id(request.rref), fork, opening.call.function, call)
+        return pb.StreamMethodReply(stream=await self._remote.start_stream(method, opening, call))
+
     def exchange(self, request: pb.ExchangeRequest, call: Call) -> pb.ExchangeReply:
         """What became of references."""
-        self._check_session(call)
-        messages = [from_message(message) for message in request.messages]
-        return pb.ExchangeReply(messages=to_messages(self._table.receive(call.peer, messages)))
+        self._check_caller(call)
+        answers, errors = heed(self._table, call.peer, request.messages)
+        reply = pb.ExchangeReply(messages=to_messages(answers))
+        for index, error in errors:
+            reply.errors.add(index=index, error=error_to_detail(error))
+        return reply
 
     def list_rrefs(self, request: pb.ListRRefsRequest, call: Call) -> pb.ListRRefsReply:
         """All values and who refers to them."""
@@ -125,30 +141,32 @@ class RRefService:
         if request.HasField("fork"):
             entry = table.create(rref, self._fork(request.fork, call), call.peer)
         else:
-            self._check_session(call, own=True)
+            self._check_caller(call, own=True)
             entry = table.account.owner.find(rref)
         if entry is not None:
             return entry
         raise DeadlineExceeded(f"RRef {rref} was given up before its creation began")
 
-    def _holder(self, request: pb.FetchRequest | pb.CallMethodRequest, call: Call) -> ForkId | None:
+    def _holder(self, request: _Use, call: Call) -> ForkId | None:
         """The caller's reference; None if the caller is this process itself."""
         if request.HasField("fork"):
             return self._fork(request.fork, call)
-        self._check_session(call, own=True)
+        self._check_caller(call, own=True)
         return None
 
     def _fork(self, message: pb.ForkId, call: Call) -> ForkId:
-        self._check_session(call)
+        self._check_caller(call)
         fork = fork_id(message)
         if fork.holder != call.peer.incarnation:
             raise WireError(f"fork {fork} is not one of {call.peer.name}'s")
-        if fork.holder in self._table.account.fenced:
-            raise Evicted(f"{call.peer.name} was declared dead: it must join again")
         return fork
 
-    def _check_session(self, call: Call, *, own: bool = False) -> None:
+    def _check_caller(self, call: Call, *, own: bool = False) -> None:
+        account, me, caller = self._table.account, self._table.identity, call.peer.incarnation
         if call.caller is None:
             raise WireError("references need a session: connect with psframework")
-        if own and call.peer.incarnation != self._table.identity.incarnation:
+        if own and caller != me.incarnation:
             raise WireError("only the owner itself refers to a value without a fork")
+        account.check(caller)
+        if account.is_evicted and caller != me.incarnation:
+            raise PeerLost(f"{me.name} was declared dead", peer=me.name, reason="lease", may_have_run=False)

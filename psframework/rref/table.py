@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from psframework.errors import ArgumentError, DeadlineExceeded, PeerLost, PsfError
+from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PeerLost, PsfError
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.context import running_deadline
@@ -26,9 +26,9 @@ from psframework.rref.messages import (
     Failed,
     Message,
     Ready,
-    Refusal,
     Rejected,
     Release,
+    Seen,
     Send,
 )
 from psframework.rref.owner import Entry
@@ -86,7 +86,7 @@ class Table:
         self._post = post
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiters: dict[object, list[asyncio.Future[None]]] = {}  # by RRefId, (owner, ForkId), or None
+        self._waiters: dict[object, list[asyncio.Future[None]]] = {}  # see `wait`
         self._homecomings: dict[HoldId, Home] = {}
         self._garbage: deque[Ref] = deque()
         self._woken = False
@@ -105,7 +105,7 @@ class Table:
 
     def create(self, rref: RRefId, fork: ForkId, peer: PeerInfo) -> Entry | None:
         """A new value that a user asked for; None if it has given up already, or is dead."""
-        self.names[peer.incarnation] = peer.name
+        self.meet(peer.incarnation, peer.name)
         entry, actions = self.account.owner.create(rref, fork)
         if entry is not None:
             self.born[rref] = time.monotonic()
@@ -120,20 +120,30 @@ class Table:
     async def value(self, rref: RRefId, fork: ForkId | None, deadline: Deadline) -> Any:
         """Waits for a value of this process.
 
+        Args:
+            rref: its name.
+            fork: the reference of whoever asks; None if that is this process itself.
+            deadline: when to give up.
+
         Raises:
-            DeadlineExceeded: it is still being made.
+            DeadlineExceeded: it is still being made, or the fork's creation or registration has not come.
+            ContextClosed: the fork refers to something else, or was dropped.
             PeerLost: it is gone.
             PsfError: the error that its making ended with.
         """
         owner = self.account.owner
+        while fork is not None and not owner.has_seen(fork):  # it may be overtaken by what uses it
+            await self.wait(fork, deadline, f"fork {fork} of RRef {rref} is not registered")
         while True:
             entry = owner.find(rref)
-            if entry is not None and entry.is_ready:
+            if entry is None:
+                raise self.gone(rref)
+            if fork is not None and fork not in entry.forks:
+                raise ContextClosed(f"fork {fork} does not refer to RRef {rref}: dropped, or never did")
+            if entry.is_ready:
                 if entry.error is not None:
                     raise fresh(entry.error)
                 return entry.value
-            if entry is None and (fork is None or owner.has_seen(fork)):
-                raise self.gone(rref)
             await self.wait(rref, deadline, f"the value of RRef {rref} is still being made")
 
     def local_value(self, home: Home) -> Any:
@@ -170,7 +180,7 @@ class Table:
 
     def depart(self, ref: Ref, peer: PeerInfo) -> Hold[Held]:
         """A reference leaves in a message."""
-        self.names[peer.incarnation] = peer.name
+        self.meet(peer.incarnation, peer.name)
         what = ref if isinstance(ref, Fork) else ref.entry
         assert what is not None
         return self.account.depart(what, peer.incarnation)
@@ -187,8 +197,8 @@ class Table:
         self, rref: RRefId, owner: tuple[int, str], parent: ForkId | None, hold: HoldId, sender: PeerInfo
     ) -> tuple[Ref, asyncio.Future[None] | None]:
         """A reference has come; returns it, and what must be awaited before it can be used."""
-        self.names[sender.incarnation] = sender.name
-        self.names.setdefault(*owner)
+        self.meet(sender.incarnation, sender.name)
+        self.meet(*owner)
         home = None
         if owner[0] == self.identity.incarnation:
             home = self._homecomings[hold] = Home(rref, hold=hold)
@@ -226,7 +236,14 @@ class Table:
         return self._waiter((fork.owner, fork.id)) if fork.is_pending else self._settled(None)
 
     async def wait(self, what: object, deadline: Deadline, text: str) -> None:
-        """Waits until something happened to a value (an RRefId), or to anything (None)."""
+        """Waits until something happened to `what`.
+
+        Args:
+            what: a value (its RRefId), a fork at this owner (its ForkId), a fork of this process (owner,
+                ForkId), or None: anything.
+            deadline: when to give up.
+            text: of DeadlineExceeded.
+        """
         waiter = self._waiter(what)
         try:
             async with asyncio.timeout(deadline.seconds()):
@@ -271,14 +288,22 @@ class Table:
 
     # What happens
 
-    def receive(self, sender: PeerInfo, messages: Iterable[Message]) -> list[Message]:
-        """What another process says; returns the answers that are known at once."""
-        self.names[sender.incarnation] = sender.name
+    def meet(self, incarnation: int, name: str) -> None:
+        """Learns the name of a process, unless that is dead."""
+        if incarnation not in self.account.fenced:
+            self.names[incarnation] = name
+
+    def receive(self, sender: PeerInfo, message: Message) -> list[Message]:
+        """What another process says; returns the answers that are known at once.
+
+        Raises:
+            PsfError: it makes no sense, or comes from the dead.
+        """
+        self.meet(sender.incarnation, sender.name)
         answers: list[Message] = []
         self._answering = (sender.incarnation, answers)
         try:
-            for message in messages:
-                self.apply(self.account.receive(sender.incarnation, message))
+            self.apply(self.account.receive(sender.incarnation, message))
         finally:
             self._answering = None
         return answers
@@ -304,10 +329,12 @@ class Table:
                     self._wake((owner, fork), error)
                 case Admitted(hold, rref):
                     self._admitted(hold, rref)
-                case Rejected(hold, reason):
-                    self._rejected(hold, reason)
+                case Rejected(hold):
+                    self._rejected(hold)
                 case Ready(rref):
                     self._wake(rref)
+                case Seen(fork):
+                    self._wake(fork)
                 case Release(rref):
                     self.born.pop(rref, None)
                     self._wake(rref)
@@ -330,7 +357,7 @@ class Table:
         home.entry = self.account.owner.find(rref)
         self._wake(hold)
 
-    def _rejected(self, hold: HoldId, reason: Refusal) -> None:
+    def _rejected(self, hold: HoldId) -> None:
         home = self._homecomings.pop(hold, None)
         if home is not None:
             home.error = self.gone(home.rref)

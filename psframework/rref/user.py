@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from psframework.errors import Evicted, PeerLost, PsfError
+from psframework.errors import PeerLost, PsfError
 from psframework.rref.holds import Hold, Incoming
-from psframework.rref.ids import ForkId, HoldId, RRefId
+from psframework.rref.ids import ForkId, HoldId, Incarnations, RRefId
 from psframework.rref.messages import (
     Action,
     Break,
@@ -21,7 +21,6 @@ from psframework.rref.messages import (
     Delete,
     Failed,
     Message,
-    Refusal,
     Register,
     Send,
 )
@@ -83,11 +82,11 @@ class UserState:
 
     Args:
         incarnation: of this process.
-        fenced: incarnations that were declared dead; shared with the account.
+        fenced: lives that were declared over; shared with the account.
         incoming: what others hold for this process; shared with the account.
     """
 
-    def __init__(self, incarnation: int, fenced: set[int], incoming: Incoming) -> None:
+    def __init__(self, incarnation: int, fenced: Incarnations, incoming: Incoming) -> None:
         self._incarnation = incarnation
         self._fenced = fenced
         self._incoming = incoming
@@ -159,16 +158,10 @@ class UserState:
             return []
         return self._confirmed(fork)
 
-    def refused(self, owner: int, id: ForkId, reason: Refusal) -> list[Action]:
+    def refused(self, owner: int, id: ForkId) -> list[Action]:
         """The owner does not know the fork, and never will."""
         fork = self.find(owner, id)
-        if fork is None:
-            return []
-        if reason is Refusal.EVICTED:
-            return self.evicted(
-                Evicted(f"{fork.owner_name} was told that this process is dead: it must join again")
-            )
-        if fork.state not in (ForkState.REGISTERING, ForkState.BREAKING):
+        if fork is None or fork.state not in (ForkState.REGISTERING, ForkState.BREAKING):
             return []
         text = f"the value of RRef {fork.rref} on {fork.owner_name} is gone: whoever sent it here has died"
         return self._dead(fork, fork.error or PeerLost(text, peer=fork.owner_name, may_have_run=False))
@@ -254,8 +247,11 @@ class UserState:
 
     def _forget(self, fork: Fork) -> None:
         owner = self._owners.get(fork.owner)
-        if owner is not None:
-            owner.forks.pop(fork.id, None)
+        if owner is None:
+            return
+        owner.forks.pop(fork.id, None)
+        if self._evicted is not None or fork.owner in self._fenced:  # no more will come
+            del self._owners[fork.owner]
 
 
 def owner_lost(fork: Fork, reason: str = "lease") -> PeerLost:

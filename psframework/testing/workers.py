@@ -31,9 +31,15 @@ class Phonebook:
 
     Attributes:
         known: where each member is.
+        ended: lives that are over.
     """
 
     known: dict[str, Address] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+    def has_ended(self, incarnation: int, /) -> bool:
+        """As `Directory.has_ended`."""
+        return incarnation in self.ended
 
     def address_of(self, to: Any, /) -> Address:
         """As `Directory.address_of`."""

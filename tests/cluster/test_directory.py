@@ -94,6 +94,18 @@ def test_one_that_stalls_is_still_there(found: Directory, membership: FakeMember
     assert found.address_of("worker-0")
 
 
+def test_whose_life_is_over(membership: FakeMembership) -> None:
+    """The view says it, also of those who left before we came; of the newest, only once they were seen."""
+    membership.add(Member("late", "trainer", "", 5))
+    found = Directory(membership)  # type: ignore[arg-type]
+    assert [n for n in range(1, 9) if found.has_ended(n)] == [3, 4]
+    membership.lose(WORKER)
+    membership.lose(Member("brief", "trainer", "", 7))
+    assert [n for n in range(1, 9) if found.has_ended(n)] == [1, 3, 4, 6, 7]
+    membership.lose(TRAINER, Reason.STALLED)
+    assert not found.has_ended(TRAINER.incarnation)
+
+
 @pytest.mark.parametrize("to", [None, 7])
 def test_what_is_no_member(found: Directory, to: Any) -> None:
     with pytest.raises(ArgumentError, match="is no member"):

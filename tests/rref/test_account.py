@@ -6,7 +6,7 @@ from psframework.errors import Evicted, WireError
 from psframework.rpc.values.journey import Outcome
 from psframework.rref.account import Account
 from psframework.rref.ids import ForkId, HoldId, RRefId
-from psframework.rref.messages import Action, Ask, Delete, NotHeld, Send, Unhold
+from psframework.rref.messages import Action, Ask, Delete, NotHeld, Register, Send, Unhold
 from psframework.rref.user import Fork
 
 OWNER, A, B = 1, 2, 3
@@ -130,10 +130,46 @@ def test_nothing_is_taken_from_the_dead() -> None:
     three = Three()
     hold = three.a.depart(three.create(), B)
     three.b.lost(A)
-    with pytest.raises(WireError):
+    with pytest.raises(Evicted, match="join again"):
         three.b.arrive(RRefId(A, 1), OWNER, "owner", None, hold.id)
-    assert three.b.receive(A, Ask(hold.id)) == []
+    for message in (Ask(hold.id), Delete(ForkId(A, 1)), Unhold(HoldId(B, 1))):
+        with pytest.raises(Evicted, match="join again"):
+            three.b.receive(A, message)
     assert len(three.b.incoming) == 0
+
+
+def test_what_is_remembered_of_the_dead_is_bounded() -> None:
+    """A thousand lives begin, refer to a value, pass it on, and end; five of them are there at a time."""
+    me = Account(1)
+    entry = me.owner.adopt(me.new_id())
+    for newest in range(2, 1_002):
+        hold = me.depart(entry, newest)
+        me.receive(newest, Register(ForkId(newest, 1), entry.rref, None, hold.id))
+        me.outcome(me.depart(entry, newest), Outcome.UNKNOWN)
+        me.arrive(RRefId(newest, 1), newest, "new", None, HoldId(newest, 1))
+        if newest > 6:
+            dead = newest - 5
+            me.lost(dead)
+            me.user.create(me.new_id(), dead, "dead")
+            with pytest.raises(Evicted):
+                me.receive(dead, Delete(ForkId(dead, 1)))
+    assert me.fenced.runs == 1
+    assert len(entry.forks) == len(entry.holds) == len(me.user) == 5
+    for memory in (me.owner._holders, me.user._owners, me.incoming._senders, me.outgoing._last):
+        assert len(memory) == 5
+    assert 2 in me.fenced and 996 in me.fenced and 997 not in me.fenced
+
+
+def test_the_evicted_take_part_in_nothing() -> None:
+    """Who has not heard of it yet may still ask, in vain."""
+    three = Three()
+    fork = three.create()
+    entry = three.owner.owner.find(fork.rref)
+    assert entry is not None
+    three.owner.owner.acquire(entry)
+    three.owner.evicted(Evicted("lease"))
+    assert three.owner.receive(A, Register(ForkId(A, 2), fork.rref, fork.id, HoldId(B, 1))) == []
+    assert not entry.forks
 
 
 def test_nobody_speaks_for_another() -> None:

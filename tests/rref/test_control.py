@@ -1,25 +1,29 @@
 """Messages about references reach others, batched, and again until they are answered."""
 
+import asyncio
+from typing import Any
+
 import pytest
 import rref_things as things
 from rref_crew import Team, until
 
-from psframework.errors import PeerLost
-from psframework.proto.v1.rref_pb2 import ExchangeReply, ExchangeRequest
+from psframework.errors import Evicted, PeerLost
+from psframework.proto.v1.rref_pb2 import ExchangeReply, ExchangeRequest, ReferenceMessage
+from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
-from psframework.rref import control
+from psframework.rref import control, servicer
 from psframework.rref.control import SERVICE
 from psframework.rref.encoding import to_messages
 from psframework.rref.ids import ForkId
-from psframework.rref.messages import Delete
+from psframework.rref.messages import Delete, Deleted, Message
 
 
 async def test_what_is_said_in_one_turn_goes_together(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    ann, bob = await team.hire("ann"), await team.hire("bob")
+    ann, _ = await team.hire("ann"), await team.hire("bob")
     sizes: list[int] = []
-    receive = bob.rrefs.table.receive
+    heed = servicer.heed
     monkeypatch.setattr(
-        bob.rrefs.table, "receive", lambda peer, said: sizes.append(len(said)) or receive(peer, said)
+        servicer, "heed", lambda table, peer, said: sizes.append(len(said)) or heed(table, peer, said)
     )
     rrefs = [ann.rrefs.remote("bob", things.Counter) for _ in range(100)]
     for rref in rrefs:
@@ -46,10 +50,10 @@ async def test_repeated_over_lost_answers(team: Team, monkeypatch: pytest.Monkey
     ann, _, cat = [await team.hire(name) for name in ("ann", "bob", "cat")]
     receive, lost = ann.rrefs.table.receive, 3
 
-    def forgetful(peer: object, said: list[object]) -> object:
+    def forgetful(peer: PeerInfo, said: Message) -> list[Message]:
         nonlocal lost
-        lost -= bool(said)
-        return receive(peer, said) if lost < 0 else []  # type: ignore[arg-type]
+        lost -= 1
+        return receive(peer, said) if lost < 0 else []
 
     rref = cat.rrefs.remote("bob", things.array, (3,))
     monkeypatch.setattr(ann.rrefs.table, "receive", forgetful)
@@ -82,10 +86,34 @@ async def test_nobody_can_speak_for_another(team: Team) -> None:
     await cat.rpc("bob", things.use, [])
     peer = cat.worker.agent.peer_for("bob")
     assert peer is not None
-    request = ExchangeRequest(messages=to_messages([Delete(ForkId(ann.me, 1))]))
-    with pytest.raises(ValueError, match="speaks for"):
-        await peer.call(f"/{SERVICE}/Exchange", request, ExchangeReply, deadline=Deadline.after(5))
+    own = ForkId(cat.me, 1), ForkId(cat.me, 2)
+    said = to_messages([Delete(own[0]), Delete(ForkId(ann.me, 1)), Delete(own[1])])
+    request = ExchangeRequest(messages=[ReferenceMessage(), *said])
+    reply, _ = await peer.call(f"/{SERVICE}/Exchange", request, ExchangeReply, deadline=Deadline.after(5))
     assert len(bob.rrefs.table) == 1
+    # Each message has an outcome of its own.
+    unknown, foreign = reply.errors
+    assert (unknown.index, foreign.index) == (0, 2)
+    assert "unknown kind" in unknown.error.message
+    assert f"{cat.me} speaks for {ann.me}" in foreign.error.message
+    assert list(reply.messages) == to_messages([Deleted(own[0]), Deleted(own[1])])
+
+
+async def test_what_makes_no_sense_stops_nothing_else(
+    team: Team, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever one message in each request and in each answer is: the others are heeded."""
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    rrefs = [ann.rrefs.remote("bob", things.Counter) for _ in range(10)]
+    await asyncio.gather(*(rref.confirmed_by_owner() for rref in rrefs))
+    pack = control.to_messages
+    for module in (control, servicer):
+        monkeypatch.setattr(module, "to_messages", lambda said: [ReferenceMessage(), *pack(said)])
+    del rrefs
+    await team.clean()
+    assert "bob refuses what was said" in caplog.text
+    assert "bob said what makes no sense" in caplog.text
+    assert len(bob.rrefs.table) == 0
 
 
 async def test_an_owner_that_never_answers_is_named(team: Team) -> None:
@@ -100,19 +128,60 @@ async def test_an_owner_that_never_answers_is_named(team: Team) -> None:
         await ann.rpc("bob", things.use, [])
 
 
-@pytest.mark.parametrize("replaced", [True, False])
-async def test_an_owner_that_died_before_anybody_here_could_hear_of_it(
-    team: Team, monkeypatch: pytest.MonkeyPatch, replaced: bool
-) -> None:
-    monkeypatch.setattr(control, "GONE_SECONDS", 0.3)
+async def test_a_silence_is_no_proof(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long nobody is reached: only the membership takes references from their holders."""
+    monkeypatch.setattr(control, "LAST_RETRY", 0.02)
+    monkeypatch.setattr(control, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(control, "GONE_SECONDS", 0.0, raising=False)
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    mine, theirs = ann.rrefs.rref("mine"), ann.rrefs.remote("bob", things.Counter)
+    await ann.rpc("bob", things.keep, [mine])
+    await theirs.confirmed_by_owner()
+    del mine
+    await bob.worker.agent.close()
+    team.book.known.pop("bob")
+    attempts, said = 0, ann.rrefs._control._said
+
+    def count(*arguments: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        said(*arguments)
+
+    monkeypatch.setattr(ann.rrefs._control, "_said", count)
+    theirs.close()
+    await until(lambda: attempts >= 10)
+    assert bob.me not in ann.account.fenced
+    (info,) = ann.rrefs.list()
+    assert [holder.name for holder in info.holders] == ["bob"]
+    assert ann.account.debtors == {bob.me}
+    team.book.ended.add(bob.me)
+    await team.clean("ann")
+
+
+async def test_an_owner_that_died_before_anybody_here_could_hear_of_it(team: Team) -> None:
     ann, bob = await team.hire("ann"), await team.hire("bob")
     rref = ann.rrefs.remote("bob", things.Counter)
     await rref.confirmed_by_owner()
-    old = team.book.known.pop("bob")
+    team.book.known.pop("bob")
     await bob.worker.agent.close()
-    if replaced:
-        team.book.known["bob"] = old._replace(incarnation=old.incarnation + 10**6)
+    team.book.ended.add(bob.me)  # cat finds it in the view, but nobody tells
     await team.hire("cat")
     with pytest.raises(PeerLost, match="bob"):
         await ann.rpc("cat", things.use, [rref])
     await team.clean("cat")
+
+
+async def test_an_evicted_member_that_wakes_hears_it_from_whom_it_talks_to(team: Team) -> None:
+    """Its own membership has not told it yet."""
+    ann, _ = await team.hire("ann"), await team.hire("bob")
+    theirs, kept = ann.rrefs.remote("bob", things.Counter), ann.rrefs.remote("bob", things.Counter)
+    mine = ann.rrefs.rref("mine")
+    await asyncio.gather(theirs.confirmed_by_owner(), kept.confirmed_by_owner())
+    team.members["bob"].rrefs.lost(ann.worker.agent.identity, "lease")
+    theirs.close()
+    await until(lambda: ann.account.is_evicted)
+    for use in (kept.to_here, ann.rrefs.remote("bob", things.Counter).to_here):
+        with pytest.raises(Evicted, match="join again"):
+            await use()
+    assert mine.local_value() == "mine"
+    assert ann.account.debtors == set()

@@ -70,6 +70,53 @@ async def test_proxies(team: Team) -> None:
         await other.rpc_async().method()
 
 
+@pytest.mark.parametrize("owner", ["ann", "bob"])
+async def test_methods_that_are_generators(team: Team, owner: str) -> None:
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    rref = ann.rrefs.remote(owner, things.Counter, (-3,), {"seconds": 0.1})
+    stream = rref.rpc_stream(timeout=5).count(0)  # while the value is being made
+    assert [item async for item in stream] == [-2, -1, 0]
+    assert await rref.rpc_async().add() == 1
+    items = [item async for item in rref.rpc_stream().pieces(n=3)]
+    assert [float(item.sum()) for item in items] == [0, 1_000, 2_000]
+    await rref.rpc_async().add(-10)
+    failing = rref.rpc_stream().pieces(1)
+    assert len(await anext(failing)) == 1_000
+    with pytest.raises(ValueError, match="nothing after that"):
+        await anext(failing)
+    del rref, stream, failing, items
+    await team.clean()
+    assert len(bob.rrefs.table) == 0
+
+
+async def test_a_generator_keeps_its_value(team: Team) -> None:
+    """Also when nobody refers to it any more; leaving the loop ends it."""
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    async with ann.rrefs.remote("bob", things.Counter).rpc_stream().count(10**9) as stream:
+        assert await anext(stream) == 1
+        await team.clean()
+        assert [await anext(stream) for _ in range(300)] == list(range(2, 302))
+        assert bob.worker.service.executor.running == 1
+    await until(lambda: bob.worker.service.executor.running == 0)
+
+
+async def test_what_is_no_generator_is_no_stream(team: Team) -> None:
+    ann, _ = await team.hire("ann"), await team.hire("bob")
+    rref = ann.rrefs.remote("bob", things.Counter)
+    with pytest.raises(ArgumentError, match=r"Counter\.count is a generator: .*rref\.rpc_stream\(\)"):
+        await rref.rpc_async().count(3)
+    with pytest.raises(ArgumentError, match=r"is a generator"):
+        await rref.remote().count(3).to_here()
+    with pytest.raises(ArgumentError, match="no generator"):
+        await anext(rref.rpc_stream().add())
+    with pytest.raises(NotRegistered, match="near it: count"):
+        await anext(rref.rpc_stream().cont())
+    with pytest.raises(AttributeError, match="public"):
+        rref.rpc_stream()._private()
+    with pytest.raises(ArgumentError, match="timeout"):
+        rref.rpc_stream(timeout=-1).count(1)
+
+
 async def test_here_too(team: Team) -> None:
     """A member may be its own owner: values are not copied, arguments and results of calls are."""
     ann = await team.hire("ann")

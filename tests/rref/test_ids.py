@@ -1,30 +1,9 @@
-"""Ids sort as their bytes do; numbers remember only what lies above a gap."""
+"""Numbers remember only what lies above a gap, and lives that are over only where their runs end."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psframework.errors import WireError
-from psframework.rref.ids import ForkId, HoldId, Numbers, RRefId
-
-U64 = st.integers(0, 2**64 - 1)
-
-
-@pytest.mark.parametrize("kind", [RRefId, ForkId])
-@given(a=st.tuples(U64, U64), b=st.tuples(U64, U64))
-def test_sixteen_bytes_that_sort(
-    kind: type[RRefId] | type[ForkId], a: tuple[int, int], b: tuple[int, int]
-) -> None:
-    one, two = kind(*a), kind(*b)
-    assert len(one.to_bytes()) == 16
-    assert kind.from_bytes(one.to_bytes()) == one
-    assert (one < two) == (one.to_bytes() < two.to_bytes())
-
-
-@pytest.mark.parametrize("kind", [RRefId, ForkId])
-def test_other_bytes_are_refused(kind: type[RRefId] | type[ForkId]) -> None:
-    with pytest.raises(WireError, match="16 bytes"):
-        kind.from_bytes(b"short")
+from psframework.rref.ids import ForkId, HoldId, Incarnations, Numbers, RRefId
 
 
 def test_ids_read_well() -> None:
@@ -42,3 +21,24 @@ def test_numbers_in_any_order(order: list[int], again: list[int]) -> None:
     assert numbers.through == 19
     assert not numbers.beyond
     assert not any(numbers.add(number) for number in again)
+
+
+@given(st.lists(st.integers(1, 30)))
+def test_lives_that_are_over(order: list[int]) -> None:
+    over, expected = Incarnations(), set[int]()
+    for incarnation in order:
+        assert over.add(incarnation) == (incarnation not in expected)
+        expected.add(incarnation)
+    assert {n for n in range(32) if n in over} == expected
+    assert over.runs == sum(n - 1 not in expected for n in expected)
+
+
+def test_lives_that_are_over_lie_in_runs() -> None:
+    """A hundred thousand came and went, and ten that live are among them."""
+    over = Incarnations()
+    living = set(range(5_000, 100_000, 10_000))
+    for incarnation in range(1, 100_001):
+        if incarnation not in living:
+            over.add(incarnation)
+    assert over.runs == len(living) + 1
+    assert not any(incarnation in over for incarnation in living)

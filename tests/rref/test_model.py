@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from rref_world import Call, Process, Violation, World
 
+from psframework.errors import PsfError
 from psframework.rpc.values.journey import Outcome
 from psframework.rref.account import Account, Held
 from psframework.rref.holds import Hold, Incoming
 from psframework.rref.ids import ForkId, HoldId
-from psframework.rref.messages import Action, Delete, NotHeld, Refusal, Refused, Register, Send
+from psframework.rref.messages import Action, Delete, Message, NotHeld, Refused, Register, Send
 from psframework.rref.owner import OwnerState
 from psframework.rref.user import Fork, UserState
 
@@ -34,12 +35,12 @@ class References(RuleBasedStateMachine):
         self.deaths = 0
 
     def process(self, pick: int) -> Process:
-        alive = list(self.world.alive.values())
-        return alive[pick % len(alive)]
+        awake = self.world.awake
+        return awake[pick % len(awake)]
 
     def holder(self, pick: int) -> tuple[Process, int] | None:
         """One of all handles that there are: who has it, and which of its handles it is."""
-        held = [(p, index) for p in self.world.alive.values() for index in range(len(p.handles))]
+        held = [(p, index) for p in self.world.awake for index in range(len(p.handles))]
         return held[pick % len(held)] if held else None
 
     @rule(who=PICK, owner=PICK, fails=st.sampled_from([False, False, False, True]))
@@ -97,7 +98,7 @@ class References(RuleBasedStateMachine):
             if world.creations:
                 world.progress(which % len(world.creations), lost=True, late=how == "late create")
         elif how == "deadline":
-            waiting = [(process, call) for process in world.alive.values() for call in process.waiting]
+            waiting = [(process, call) for process in world.awake for call in process.waiting]
             if waiting:
                 world.abandon(*waiting[which % len(waiting)])
         elif world.calls:
@@ -108,12 +109,21 @@ class References(RuleBasedStateMachine):
         world, index = self.world, self.world.calls.index(call)
         if call.is_reply:  # it is lost with its session, and only so
             ends = [world.alive.get(call.sender), world.alive.get(call.receiver)]
-            if ends[0] is not None and ends[1] is not None and ends[0] is not ends[1]:
-                world.cut(ends[0], ends[1])
+            if ends[0] in world.awake and ends[1] in world.awake and ends[0] is not ends[1]:
+                world.cut(*ends)
         elif how == "vanish":
             world.vanish(index)
         else:
             world.give_up(index, surely=how == "unsent")
+
+    @rule(who=PICK, what=st.sampled_from(["sleep", "wake"]))
+    def stand_still(self, who: int, what: str) -> None:
+        """A process sleeps; perhaps it is declared dead meanwhile, and wakes all the same."""
+        asleep = [process for process in self.world.alive.values() if process.asleep]
+        if what == "sleep" and len(self.world.awake) > 1:
+            self.world.sleep(self.process(who))
+        elif what == "wake" and asleep:
+            self.world.wake(asleep[who % len(asleep)])
 
     @rule(who=PICK, which=PICK, what=st.sampled_from(["notice", "notice", "crash", "evict"]))
     def die(self, who: int, which: int, what: str) -> None:
@@ -126,7 +136,8 @@ class References(RuleBasedStateMachine):
             if what == "crash":
                 self.world.crash(process)
             else:
-                self.world.evict(process)
+                living = list(self.world.alive.values())
+                self.world.evict(living[which % len(living)])
 
     @invariant()
     def check(self) -> None:
@@ -149,6 +160,7 @@ def schedules(count: int, account: Callable[[int], Account] = Account, **options
 BASE: dict[str, Any] = {
     "stateful_step_count": 30,
     "deadline": None,
+    "phases": [Phase.generate, Phase.shrink],  # not "explain", which traces every line
     "database": None,
     "suppress_health_check": list(HealthCheck),
     "print_blob": False,
@@ -156,6 +168,7 @@ BASE: dict[str, Any] = {
 }
 
 
+@pytest.mark.timeout(300)
 def test_a_thousand_schedules() -> None:
     schedules(1_000)
 
@@ -204,7 +217,7 @@ class ImpatientOwner(OwnerState):
     def register(self, message: Register) -> list[Action]:
         if self.find(message.rref) is None and not self.has_seen(message.fork):
             self._see(message.fork)
-            return [Send(message.fork.holder, Refused(message.fork, Refusal.GONE))]
+            return [Send(message.fork.holder, Refused(message.fork))]
         return super().register(message)
 
 
@@ -229,6 +242,36 @@ class TrustingAccount(Account):
         return super().outcome(hold, Outcome.REFUSED if outcome is Outcome.UNKNOWN else outcome)
 
 
+class ImpatientAccount(Account):
+    """Takes a timeout for a proof that the other is dead."""
+
+    def outcome(self, hold: Hold[Held], outcome: Outcome) -> list[Action]:
+        if outcome is Outcome.UNKNOWN:
+            return self.lost(hold.receiver)
+        return super().outcome(hold, outcome)
+
+
+class ForgivingAccount(Account):
+    """Listens to those who were declared dead."""
+
+    def check(self, sender: int) -> None:
+        pass
+
+
+class MuteAccount(Account):
+    """Does not tell the dead that they are."""
+
+    def receive(self, sender: int, message: Message) -> list[Action]:
+        return [] if sender in self.fenced else super().receive(sender, message)
+
+
+class StubbornAccount(Account):
+    """Was declared dead, and goes on."""
+
+    def evicted(self, error: PsfError) -> list[Action]:
+        return []
+
+
 def mutant(kind: type) -> Callable[[int], Account]:
     """Accounts of which one part is another."""
 
@@ -249,6 +292,10 @@ def mutant(kind: type) -> Callable[[int], Account]:
         LeakyOwner,
         ForgetfulIncoming,
         ImpatientOwner,
+        ImpatientAccount,
+        ForgivingAccount,
+        MuteAccount,
+        StubbornAccount,
         pytest.param(ForgetfulOwner, marks=pytest.mark.soak),
         pytest.param(DeafOwner, marks=pytest.mark.soak),
         pytest.param(TrustingAccount, marks=pytest.mark.soak),

@@ -7,9 +7,9 @@ import pytest
 import rref_things as things
 from rref_crew import Member, Team
 
-from psframework.errors import DeadlineExceeded, Evicted, WireError
+from psframework.errors import ContextClosed, DeadlineExceeded, Evicted, WireError
 from psframework.proto.v1 import rref_pb2 as pb
-from psframework.proto.v1.remote_pb2 import InvokeRequest
+from psframework.proto.v1.remote_pb2 import InvokeRequest, OpenStreamRequest
 from psframework.proto.v1.rref_pb2_grpc import RRefServiceStub
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.serve import serve
@@ -19,6 +19,7 @@ from psframework.rref.control import SERVICE
 from psframework.rref.encoding import fork_message, rref_message
 from psframework.rref.ids import ForkId, RRefId
 from psframework.rref.messages import Delete
+from psframework.rref.user import Fork
 from psframework.testing.workers import PLAINTEXT, QUIET
 
 
@@ -48,10 +49,39 @@ async def test_a_fork_is_its_holders_own(team: Team) -> None:
     assert len(bob.rrefs.table) == 0
 
 
+async def test_a_value_is_for_those_who_refer_to_it(team: Team) -> None:
+    """Its name, which `psf rref list` tells to everybody, opens nothing."""
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    secret = bob.rrefs.rref("secret")
+    own = ann.rrefs.remote("bob", things.Counter)
+    await own.confirmed_by_owner()
+    assert isinstance(own.ref, Fork)
+    names: dict[str, Any] = {"rref": rref_message(secret.id), "fork": fork_message(own.ref.id)}
+    call = InvokeRequest(function="upper", arguments=arguments.encode_call((), {}, Journey()))
+    for method, request, reply in (
+        ("Fetch", pb.FetchRequest(**names), pb.FetchReply),
+        ("CallMethod", pb.CallMethodRequest(call=call, **names), pb.CallMethodReply),
+        (
+            "StreamMethod",
+            pb.StreamMethodRequest(open=OpenStreamRequest(call=call), **names),
+            pb.StreamMethodReply,
+        ),
+    ):
+        with pytest.raises(ContextClosed, match=f"does not refer to RRef {secret.id}"):
+            await ask(ann, "bob", method, request, reply)
+    made = pb.CreateRequest(
+        rref=rref_message(RRefId(ann.me, 2)), fork=fork_message(ForkId(ann.me, 2)), call=call
+    )
+    made.on.CopyFrom(names["rref"])
+    made.on_fork.CopyFrom(names["fork"])
+    with pytest.raises(ContextClosed, match=f"does not refer to RRef {secret.id}"):
+        await ask(ann, "bob", "Create", made, pb.CreateReply)
+
+
 async def test_what_was_given_up_is_not_begun(team: Team) -> None:
     ann, bob = await team.hire("ann"), await team.hire("bob")
     fork = ForkId(ann.me, 1)
-    bob.rrefs.table.receive(ann.worker.agent.identity, [Delete(fork)])
+    bob.rrefs.table.receive(ann.worker.agent.identity, Delete(fork))
     with pytest.raises(DeadlineExceeded, match="given up"):
         await ask(ann, "bob", "Create", creation(RRefId(ann.me, 1), fork), pb.CreateReply)
     assert things.made == []

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from psframework.errors import ArgumentError, DeadlineExceeded, PeerLost, WireError
+from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, Evicted, PeerLost, WireError
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rref.ids import ForkId, HoldId, RRefId
@@ -43,7 +43,7 @@ async def test_waiting_for_a_value(desk: Desk) -> None:
         await table.value(rref, fork, Deadline.after(0.01))
     table.finish(entry, "value")
     assert await waiting == "value"
-    assert table.receive(USER, [Delete(fork)]) == [Deleted(fork)]
+    assert table.receive(USER, Delete(fork)) == [Deleted(fork)]
     with pytest.raises(PeerLost, match="no value"):
         await table.value(rref, fork, Deadline.after(SOON))
     assert not table._waiters
@@ -72,12 +72,53 @@ async def test_cancelled_waiters_are_forgotten(desk: Desk) -> None:
 async def test_answers_go_back_and_the_rest_is_posted(desk: Desk) -> None:
     table, rref, parent, child = desk.table, RRefId(2, 1), ForkId(2, 1), ForkId(3, 1)
     other = PeerInfo("other", "worker", "", 3)
-    assert table.receive(other, [Register(child, rref, parent, HoldId(2, 1))]) == []
+    assert table.receive(other, Register(child, rref, parent, HoldId(2, 1))) == []
     table.create(rref, parent, USER)
     assert desk.said == [(3, Registered(child))]
     assert table.names == {1: "owner", 2: "user", 3: "other"}
     with pytest.raises(WireError):
-        table.receive(USER, [Delete(child)])
+        table.receive(USER, Delete(child))
+
+
+async def test_a_fork_that_is_used_before_it_is_registered(desk: Desk) -> None:
+    """A reference in a message is used at once; its registration may be overtaken by that use."""
+    table = desk.table
+    entry = table.adopt()
+    table.finish(entry, "value")
+    hold = table.depart(Home(entry.rref, entry), USER)
+    fork = ForkId(2, 1)
+    with pytest.raises(DeadlineExceeded, match=f"fork {fork} of RRef {entry.rref} is not registered"):
+        await table.value(entry.rref, fork, Deadline.after(0.01))
+    waiting = asyncio.ensure_future(table.value(entry.rref, fork, Deadline.after(SOON)))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    table.receive(USER, Register(fork, entry.rref, None, hold.id))
+    assert await waiting == "value"
+    assert not table._waiters
+
+
+async def test_a_fork_is_no_key_to_other_values(desk: Desk) -> None:
+    table, fork = desk.table, ForkId(2, 1)
+    mine, secret = table.create(RRefId(2, 1), fork, USER), table.adopt()
+    assert mine is not None
+    for entry in (mine, secret):
+        table.finish(entry, "value")
+    with pytest.raises(ContextClosed, match=f"fork {fork} does not refer to RRef {secret.rref}"):
+        await table.value(secret.rref, fork, Deadline.after(SOON))
+    table.account.owner.acquire(mine)
+    table.receive(USER, Delete(fork))
+    with pytest.raises(ContextClosed, match=f"RRef {mine.rref}: dropped"):
+        await table.value(mine.rref, fork, Deadline.after(SOON))
+
+
+async def test_the_dead_have_no_names(desk: Desk) -> None:
+    table = desk.table
+    table.lost(2, "lease")
+    with pytest.raises(Evicted):
+        table.receive(USER, Delete(ForkId(2, 1)))
+    with pytest.raises(Evicted):
+        table.arrive(RRefId(2, 1), (3, "other"), None, HoldId(2, 1), USER)
+    assert set(table.names) == {1, 3}
 
 
 async def test_a_homecoming_that_waits_for_its_parent(desk: Desk) -> None:

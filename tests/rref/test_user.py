@@ -4,8 +4,8 @@ import pytest
 
 from psframework.errors import DeadlineExceeded, Evicted, PeerLost
 from psframework.rref.holds import Hold, Incoming
-from psframework.rref.ids import ForkId, HoldId, RRefId
-from psframework.rref.messages import Break, Confirmed, Delete, Failed, Refusal, Register, Send, Unhold
+from psframework.rref.ids import ForkId, HoldId, Incarnations, RRefId
+from psframework.rref.messages import Break, Confirmed, Delete, Failed, Register, Send, Unhold
 from psframework.rref.user import Fork, ForkState, UserState
 
 ME, OWNER, OTHER = 1, 2, 3
@@ -15,7 +15,7 @@ HOLD = HoldId(OTHER, 1)
 
 @pytest.fixture
 def user() -> UserState:
-    return UserState(ME, set(), Incoming())
+    return UserState(ME, Incarnations(), Incoming())
 
 
 def arrived(user: UserState, sender: int = OTHER) -> Fork:
@@ -71,7 +71,7 @@ def test_an_owner_that_sent_it_needs_not_be_told(user: UserState) -> None:
 
 def test_refused(user: UserState) -> None:
     fork = arrived(user)
-    told, failed = user.refused(OWNER, fork.id, Refusal.GONE)
+    told, failed = user.refused(OWNER, fork.id)
     assert told == Send(OTHER, Unhold(HOLD))
     assert isinstance(failed, Failed)
     assert isinstance(fork.error, PeerLost)
@@ -113,15 +113,12 @@ def test_nothing_is_asked_of_the_dead(user: UserState) -> None:
     fork = user.create(RREF, OWNER, "owner")
     assert isinstance(fork.error, PeerLost)
     assert len(user) == 0
+    assert not user._owners
 
 
-@pytest.mark.parametrize("by_owner", [True, False])
-def test_evicted(user: UserState, by_owner: bool) -> None:
+def test_evicted(user: UserState) -> None:
     fork, other = arrived(user), user.create(RRefId(ME, 2), OTHER, "other")
-    if by_owner:
-        user.refused(OWNER, fork.id, Refusal.EVICTED)
-    else:
-        user.evicted(Evicted("lease"))
+    user.evicted(Evicted("lease"))
     assert isinstance(fork.error, Evicted)
     assert isinstance(other.error, Evicted)
     assert isinstance(user.create(RRefId(ME, 3), OWNER, "owner").error, Evicted)

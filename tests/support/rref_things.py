@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,17 @@ class Counter(Base):
 
     def total(self, others: list[Any]) -> int:
         return self.value + sum(other.local_value().value for other in others)
+
+    def count(self, to: int) -> Iterator[int]:
+        """A generator, which changes the value as it goes."""
+        while self.value < to:
+            yield self.add()
+
+    async def pieces(self, n: int) -> AsyncIterator[Any]:
+        for number in range(n):
+            yield np.full(1_000, float(number))
+        if self.value < 0:
+            raise ValueError("nothing after that")
 
     def _private(self) -> None:
         raise AssertionError

@@ -22,7 +22,6 @@ from psframework.rref.messages import (
     Failed,
     Message,
     Ready,
-    Refusal,
     Refused,
     Rejected,
     Release,
@@ -90,7 +89,8 @@ class Process:
     account: Account
     handles: list[Handle] = field(default_factory=list)
     waiting: list[Call] = field(default_factory=list)  # arrived; their functions have not started
-    evicted: bool = False
+    asleep: bool = False
+    missed: list[Callable[[], None]] = field(default_factory=list)  # what happened to it while it slept
 
     @property
     def me(self) -> int:
@@ -107,7 +107,7 @@ class World:
         self.trace: list[str] = []
         self.alive: dict[int, Process] = {}
         self.dead: set[int] = set()  # crashed, or evicted by the coordinator
-        self.packets: list[tuple[int, int, Message]] = []
+        self.packets: list[tuple[int, int, Message | None]] = []  # None: the receiver was declared dead
         self.creations: list[Creation] = []
         self.calls: list[Call] = []  # in flight
         self.released: set[RRefId] = set()
@@ -118,6 +118,14 @@ class World:
     def _start(self) -> None:
         self._next += 1
         self.alive[self._next] = Process(self._account(self._next))
+
+    @property
+    def awake(self) -> list[Process]:
+        """Those who do something."""
+        return [process for process in self.alive.values() if not process.asleep]
+
+    def _sleeps(self, incarnation: int) -> bool:
+        return incarnation in self.alive and self.alive[incarnation].asleep
 
     def say(self, text: str) -> None:
         self.trace.append(text)
@@ -183,12 +191,27 @@ class World:
         self.harmed = True
         self.dead.add(process.me)
 
+    def sleep(self, process: Process) -> None:
+        """A process stands still: it neither does nor hears anything."""
+        self.say(f"{process.me} falls asleep")
+        process.asleep = True
+
+    def wake(self, process: Process) -> None:
+        """It goes on, and does not know how long it slept."""
+        self.say(f"{process.me} wakes")
+        process.asleep = False
+        missed, process.missed = process.missed, []
+        for happen in missed:
+            happen()
+
     def notice(self, process: Process, dead: int) -> None:
         """A process hears of a death; perhaps its own."""
         if dead == process.me:
             self.say(f"{process.me} hears that it was evicted")
-            process.evicted = True
+            if dead not in self.dead:
+                raise Violation(f"{dead} is told that it was evicted, but it was not")
             self.do(process, process.account.evicted(Evicted("evicted")))
+            self._check_evicted(process)
             self.crash(process)
         elif dead not in process.account.fenced:
             self.say(f"{process.me} hears that {dead} is dead")
@@ -198,17 +221,26 @@ class World:
 
     # What the network does
 
-    def post(self, sender: int, to: int, message: Message) -> None:
+    def post(self, sender: int, to: int, message: Message | None) -> None:
         self.packets.append((sender, to, message))
 
     def deliver(self, index: int, again: bool = False) -> None:
         """A control message arrives; perhaps it will once more."""
+        if self._sleeps(self.packets[index][1]):
+            return
         sender, to, message = self.packets[index] if again else self.packets.pop(index)
         process = self.alive.get(to)
         if process is None:
             return
+        if message is None:
+            self.say(f"{sender} refuses what {to} said")
+            self.notice(process, to)
+            return
         self.say(f"{to} gets {message} from {sender}{', and will again' if again else ''}")
-        self.do(process, process.account.receive(sender, message))
+        try:
+            self.do(process, process.account.receive(sender, message))
+        except Evicted:
+            self.post(to, sender, None)
 
     def lose(self, index: int) -> None:
         """A control message is lost."""
@@ -217,8 +249,10 @@ class World:
 
     def progress(self, index: int, lost: bool = False, late: bool = True) -> None:
         """A creation gets to the owner, or its answer back; or its creator gives up: it is late, or lost."""
+        fork = self.creations[index].fork
+        if self._sleeps(fork.id.holder) or self._sleeps(fork.owner):
+            return
         creation = self.creations.pop(index)
-        fork = creation.fork
         creator, owner = self.alive.get(fork.id.holder), self.alive.get(fork.owner)
         self.say(f"{creation} {'is lost or late' if lost else 'arrives'}")
         if lost or (creation.answered and creation.fails):
@@ -241,6 +275,8 @@ class World:
 
     def arrive(self, index: int) -> None:
         """A call reaches its receiver, which takes over what it carries."""
+        if self._sleeps(self.calls[index].receiver):
+            return
         call = self.calls.pop(index)
         process = self.alive.get(call.receiver)
         if process is None:
@@ -250,7 +286,7 @@ class World:
         for reference in call.references:
             try:
                 self._arrive(process, call, reference)
-            except WireError as error:
+            except (WireError, Evicted) as error:
                 if not call.given_up and call.sender not in process.account.fenced:
                     raise Violation(f"{call} is refused though its sender waits: {error}") from error
                 reference.ok = False
@@ -299,9 +335,13 @@ class World:
         self._refuse(process, call)
 
     def _tell(self, sender: Process | None, call: Call, outcome: Outcome) -> None:
-        if sender is not None and not call.is_reply:
-            for reference in call.references:
-                self.do(sender, sender.account.outcome(reference.hold, outcome))
+        if sender is None or call.is_reply:
+            return
+        if sender.asleep:
+            sender.missed.append(lambda: self._tell(sender, call, outcome))
+            return
+        for reference in call.references:
+            self.do(sender, sender.account.outcome(reference.hold, outcome))
 
     # What accounts want
 
@@ -326,7 +366,7 @@ class World:
                         raise Violation(f"{rref} is ready after it was freed")
 
     def _on_send(self, process: Process, to: int, message: Message) -> None:
-        if isinstance(message, Refused) and message.reason is Refusal.GONE and not self.harmed:
+        if isinstance(message, Refused) and not self.harmed:
             known = self.alive[to].account.user.find(process.me, message.fork) if to in self.alive else None
             if known is not None and known.state is ForkState.REGISTERING and not known.dropped:
                 raise Violation(f"fork {message.fork} is refused, and nobody has died")
@@ -344,6 +384,8 @@ class World:
             receiver = self.alive.get(call.receiver)
             if call.sender != process.me or call.receiver in fenced or receiver is None:
                 continue
+            if call.sender in receiver.account.fenced:
+                continue  # it will be refused
             for reference in call.references:
                 if (reference.parent, reference.owner) != (parent, owner) or reference.ok is not None:
                     continue
@@ -417,6 +459,7 @@ class World:
     def check(self) -> None:
         """No value is gone that somebody refers to; nothing that is freed comes back."""
         for process in self.alive.values():
+            self._check_fence(process)
             for handle in process.handles:
                 self._check_handle(process, handle)
             for entry in process.account.owner.entries:
@@ -424,6 +467,25 @@ class World:
                     raise Violation(f"{entry.rref} was freed, and is back")
         for call in self.calls:
             self._check_flight(call)
+
+    def _check_fence(self, process: Process) -> None:
+        """Nothing is kept for those who are known to be dead."""
+        account = process.account
+        kept = [fork.holder for entry in account.owner.entries for fork in entry.forks]
+        kept += [receiver for entry in account.owner.entries for receiver, _ in entry.holds]
+        kept += [*account.user.owners, *account.outgoing.receivers, *account.incoming.senders]
+        for incarnation in kept:
+            if incarnation in account.fenced:
+                raise Violation(f"{process.me} keeps something for {incarnation}, which is dead")
+
+    def _check_evicted(self, process: Process) -> None:
+        """Who was declared dead refers to nothing, owns for itself, and owes nobody an answer."""
+        account = process.account
+        forks = [handle for handle in process.handles if isinstance(handle, Fork)]
+        if len(account.user) or any(fork.error is None for fork in forks):
+            raise Violation(f"{process.me} was evicted, but still refers to {account.user.forks}")
+        if account.debtors or any(entry.forks or entry.holds for entry in account.owner.entries):
+            raise Violation(f"{process.me} was evicted, but keeps what is others'")
 
     def _check_handle(self, process: Process, handle: Handle) -> None:
         if isinstance(handle, Entry):
@@ -454,11 +516,28 @@ class World:
                 raise Violation(f"{call} is in flight, but {reference.rref} is gone")
 
     def settle(self) -> None:
-        """All faults end: everything arrives, every death is heard of, every question is asked again."""
+        """All faults end: everything arrives, every death is heard of, every question is asked again.
+
+        The evicted hear it from those whom they owe or ask something, and only then from the membership.
+        """
+        for process in list(self.alive.values()):
+            if process.asleep:
+                self.wake(process)
+        self._come_to_rest()
+        for process in list(self.alive.values()):
+            if process.me in self.dead:
+                if process.account.debtors:
+                    raise Violation(f"{process.me} was evicted, and nobody has told it")
+                self.notice(process, process.me)
+        self._come_to_rest()
+        self.check()
+        self._check_books()
+
+    def _come_to_rest(self) -> None:
         for _ in range(100):
             for dead in sorted(self.dead):
                 for process in list(self.alive.values()):
-                    if dead not in process.account.fenced:
+                    if dead != process.me and dead not in process.account.fenced:
                         self.notice(process, dead)
             while self.packets:
                 self.deliver(0)
@@ -466,15 +545,13 @@ class World:
                 self.progress(0)
             while self.calls:
                 self.arrive(0)
-            for process in self.alive.values():
+            for process in list(self.alive.values()):
                 for debtor in process.account.debtors:
                     self.retry(process, debtor)
             if not (self.packets or self.creations or self.calls):
                 break
         else:
             raise Violation("it never comes to rest")
-        self.check()
-        self._check_books()
 
     def _check_books(self) -> None:
         """At rest owners know exactly the forks that there are, and nothing else is remembered."""

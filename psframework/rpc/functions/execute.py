@@ -210,7 +210,9 @@ class Executor:
             if entry.kind is Kind.COROUTINE:
                 return await entry.target(*args, **kwargs)
             if entry.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
-                raise ArgumentError(f"{entry.name} is a generator: call it with rpc_stream")
+                raise ArgumentError(
+                    f"{entry.name} is a generator: call it with cluster.rpc_stream, or rref.rpc_stream()"
+                )
             run = partial(entry.target, *args, **kwargs)
             result = await self.pool.submit(run, contextvars.copy_context(), entry.name)
             return await result if isinstance(result, CoroutineType) else result

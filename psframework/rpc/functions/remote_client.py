@@ -16,7 +16,7 @@ from psframework.rpc.functions.context import running_deadline
 from psframework.rpc.functions.errand import Errand, Operation
 from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.remote_service import SERVICE
-from psframework.rpc.functions.remote_stream import RemoteStream
+from psframework.rpc.functions.remote_stream import OPEN, RemoteStream, opening
 from psframework.rpc.functions.routes import Directory, Routes
 from psframework.rpc.functions.scope import leaving
 from psframework.rpc.functions.unpacking import value_of
@@ -170,7 +170,8 @@ class Remote:
         journey = Journey(self.routes.info(name, incarnation))
         call = _pack(function, (args, kwargs), metadata, journey)
         call.scope = leaving(name)
-        return RemoteStream(self.routes, (name, incarnation), call, journey, partial(deadline, timeout))
+        request = OPEN, opening(call)
+        return RemoteStream(self.routes, (name, incarnation), request, journey, partial(deadline, timeout))
 
     def describe(self, to: Any, timeout: float | None = None) -> Future[DescribeReply]:
         """What a member offers to be called, with figures of what was called."""

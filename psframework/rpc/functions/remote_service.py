@@ -99,11 +99,15 @@ class RemoteService:
 
     async def open_stream(self, request: OpenStreamRequest, call: Call) -> OpenStreamReply:
         """Starts a generator for the caller."""
+        entry = self.executor.allow(request.call.function, call.peer)
+        return OpenStreamReply(stream=await self.start_stream(entry, request, call))
+
+    async def start_stream(self, entry: Entry, request: OpenStreamRequest, call: Call) -> int:
+        """Starts a generator that the caller may call, perhaps a method; returns the stream's number."""
         owner = call.caller
         if owner is None:
             raise WireError("streams need a session: connect with psframework")
         executor = self.executor
-        entry = executor.allow(request.call.function, call.peer)
         admission = executor.admit(entry, call.peer, sum(call.payload.sizes))
         with ExitStack() as unless_opened:
             unless_opened.enter_context(admission)
@@ -118,8 +122,7 @@ class RemoteService:
         self._watch(owner)
         stream = Stream(request.max_items, request.max_bytes)
         pack = partial(self._pack, call.peer)
-        number = self._streams.open(owner, stream, lambda made: made.produce(items, pack, admission))
-        return OpenStreamReply(stream=number)
+        return self._streams.open(owner, stream, lambda made: made.produce(items, pack, admission))
 
     async def next_items(self, request: NextItemsRequest, call: Call) -> NextItemsReply:
         """Waits for items of a stream."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from google.protobuf.message import Message
+
 from psframework.errors import PsfError
 from psframework.proto.v1.remote_pb2 import (
     CloseStreamReply,
@@ -34,8 +36,10 @@ from psframework.rpc.values.journey import Journey
 CLOSE_SECONDS: Final = 60.0
 
 
-def _number(reply: OpenStreamReply, parts: Sequence[memoryview], journey: Journey) -> int:
-    return reply.stream
+def stream_number(reply: Any, parts: Sequence[memoryview], journey: Journey) -> int:
+    """Unpacks the answer to whatever opens a stream."""
+    number: int = reply.stream
+    return number
 
 
 def _items(reply: NextItemsReply, parts: Sequence[memoryview], journey: Journey) -> Any:
@@ -59,9 +63,18 @@ def _nothing(reply: CloseStreamReply, parts: Sequence[memoryview], journey: Jour
     return None
 
 
-OPEN: Final = Operation(f"/{SERVICE}/OpenStream", OpenStreamReply, _number)
+OPEN: Final = Operation(f"/{SERVICE}/OpenStream", OpenStreamReply, stream_number)
 NEXT: Final = Operation(f"/{SERVICE}/NextItems", NextItemsReply, _items)
 CLOSE: Final = Operation(f"/{SERVICE}/CloseStream", CloseStreamReply, _nothing)
+
+
+def opening(call: InvokeRequest) -> OpenStreamRequest:
+    """The request for a generator, which ends with the call that this is made in."""
+    request = OpenStreamRequest(call=call)
+    left = running_deadline().seconds()
+    if left is not None:
+        request.timeout_us = int(left * 1e6) + 1
+    return request
 
 
 class _Opening(Errand):
@@ -139,13 +152,20 @@ class RemoteStream:
 
     Ending the iteration early, also by dropping the iterator, closes the generator; `aclose()` does it at
     once, and so does leaving `async with`.
+
+    Args:
+        routes: sends its calls.
+        target: (name, incarnation or None) of the member.
+        request: what opens it, and with which operation.
+        journey: of the request.
+        deadline: makes the deadline of each call.
     """
 
     def __init__(
         self,
         routes: Routes,
         target: tuple[str, int | None],
-        call: InvokeRequest,
+        request: tuple[Operation, Message],
         journey: Journey,
         deadline: Callable[[], Deadline],
     ) -> None:
@@ -153,11 +173,7 @@ class RemoteStream:
         self._deadline = deadline
         self._ready: deque[Any] = deque()
         self._ended = False
-        request = OpenStreamRequest(call=call)
-        left = running_deadline().seconds()
-        if left is not None:
-            request.timeout_us = int(left * 1e6) + 1
-        errand = _Opening(routes, OPEN, request, journey, deadline())
+        errand = _Opening(routes, *request, journey, deadline())
         remote.opening = errand
         routes.send(errand, *target)
         weakref.finalize(self, remote.close_later).atexit = False
