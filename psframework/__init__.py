@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from psframework.rpc.functions.batching import batched
     from psframework.rpc.functions.context import current_caller
     from psframework.rpc.functions.future import Future
+    from psframework.rpc.functions.pickled import pickled
     from psframework.rpc.registry import remote
     from psframework.rpc.values.types import register_type
     from psframework.rref.handle import RRef
@@ -105,6 +106,7 @@ _HOMES = {
     "psframework.rpc.compute": ("compute",),
     "psframework.rpc.functions.context": ("current_caller",),
     "psframework.rpc.functions.future": ("Future",),
+    "psframework.rpc.functions.pickled": ("pickled",),
     "psframework.rpc.registry": ("remote",),
     "psframework.rpc.values.types": ("register_type",),
     "psframework.rref.handle": ("RRef",),
@@ -193,6 +195,7 @@ __all__ = [
     "no_grad",
     "ops",
     "optim",
+    "pickled",
     "recompute",
     "register_type",
     "remote",

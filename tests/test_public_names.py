@@ -14,7 +14,7 @@ NAMES = {
     # a cluster
     "Cluster", "LocalCluster", "compute", "connect", "current_cluster", "local_cluster",
     # calls
-    "Future", "RRef", "batched", "current_caller", "register_type", "remote",
+    "Future", "RRef", "batched", "current_caller", "pickled", "register_type", "remote",
     # the parameter server
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
@@ -68,6 +68,7 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.RRef.remote, "self, timeout=None"),
     (psf.current_caller, ""),
     (psf.remote, "target=None, /, *, idempotent=False, roles=(), name=None"),
+    (psf.pickled, "fn"),
     (psf.register_type, "kind=None, /, *, name=None"),
     (psf.tensor, "data, requires_grad=False"),
     (psf.device, "name"),

@@ -24,6 +24,7 @@ from psframework.proto.v1.remote_pb2 import DescribeReply
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.context import runs_for_a_call
 from psframework.rpc.functions.future import Future
+from psframework.rpc.functions.pickled import STREAM, Pickled, called
 from psframework.rpc.functions.remote_client import Function, Remote
 from psframework.rpc.functions.remote_stream import RemoteStream
 from psframework.rpc.session.agent import Agent
@@ -119,7 +120,7 @@ class Cluster:
     def rpc_async(
         self,
         to: Any,
-        fn: Function,
+        fn: Function | Pickled,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
@@ -131,7 +132,7 @@ class Cluster:
 
         Args:
             to: a name, a member, or an RRef, whose owner is meant.
-            fn: a function with `@psf.remote`, or the name it is registered under.
+            fn: a function with `@psf.remote`, the name it is registered under, or a `psf.pickled` one.
             args: positional arguments.
             kwargs: arguments with names.
             timeout: seconds for queueing, transfer and execution together; None: 60; 0: no limit. A call that
@@ -147,12 +148,12 @@ class Cluster:
             ContextClosed: this member has left the cluster.
         """
         self._check_open()
-        return self._remote.rpc_async(to, fn, args, kwargs, timeout, metadata)
+        return self._remote.rpc_async(to, *called(fn, args), kwargs, timeout, metadata)
 
     def rpc_all(
         self,
         to: Iterable[Any],
-        fn: Function,
+        fn: Function | Pickled,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
@@ -173,13 +174,13 @@ class Cluster:
         """
         self._check_open()
         return self._remote.rpc_all(
-            to, fn, args, kwargs, timeout, metadata=metadata, return_exceptions=return_exceptions
+            to, *called(fn, args), kwargs, timeout, metadata=metadata, return_exceptions=return_exceptions
         )
 
     def rpc_stream(
         self,
         to: Any,
-        fn: Function,
+        fn: Function | Pickled,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
@@ -196,12 +197,12 @@ class Cluster:
             timeout: seconds that each item may take; None: 60; 0: no limit.
         """
         self._check_open()
-        return self._remote.rpc_stream(to, fn, args, kwargs, timeout, metadata)
+        return self._remote.rpc_stream(to, *called(fn, args, STREAM), kwargs, timeout, metadata)
 
     def remote(
         self,
         to: Any,
-        fn: Function,
+        fn: Function | Pickled,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
@@ -223,7 +224,7 @@ class Cluster:
             ContextClosed: this member has left the cluster.
         """
         self._check_open()
-        return self.rrefs.remote(to, fn, args, kwargs, timeout)
+        return self.rrefs.remote(to, *called(fn, args), kwargs, timeout)
 
     def rref(self, value: Any) -> RRef:
         """A reference to a value of this process, to be passed to others; the value is not copied."""

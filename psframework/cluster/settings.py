@@ -179,6 +179,10 @@ class WorkerSettings(ServiceSettings):
         (), description="ROLE:FUNCTION or ROLE/NAME:FUNCTION, with * and ?; if any are given, only these "
         "calls are served; repeatable",
     )  # fmt: skip
+    cloudpickle: bool = Field(
+        False, description="run functions that peers send as code (psf.pickled): its callers "
+        "may then run anything here",
+    )  # fmt: skip
 
 
 def _own_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -6,6 +6,7 @@ from psframework.cluster.handle import Cluster
 from psframework.cluster.remoting import Remoting
 from psframework.cluster.service import Parts
 from psframework.cluster.settings import WorkerSettings
+from psframework.rpc.functions import pickled
 from psframework.rpc.functions.execute import ExecuteOptions
 from psframework.rpc.functions.pool import default_threads
 from psframework.rpc.security.allow import AllowList
@@ -17,6 +18,8 @@ WAIT_SECONDS = 30.0  # default of waits of what runs here, such as for a barrier
 async def build(parts: Parts[WorkerSettings]) -> None:
     """Opens it; in a cluster, functions find it by `psf.current_cluster()`."""
     settings = parts.settings
+    if settings.cloudpickle:
+        pickled.consent()
     remoting = Remoting(options_of(settings), AllowList(settings.allow))
     await parts.stack.enter_async_context(remoting)
     parts.services.extend(remoting.services)
