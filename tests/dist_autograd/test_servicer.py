@@ -1,0 +1,111 @@
+"""DistAutogradService on the wire: what it takes, and from whom."""
+
+from collections.abc import Callable
+from typing import Any
+
+import dist_functions as functions
+import grpc
+import numpy as np
+import pytest
+from crew import until
+from dist_crew import Crew, Member
+
+from psframework.autograd.tensor import Tensor
+from psframework.dist_autograd.handle import DistContext
+from psframework.errors import ContextClosed, WireError
+from psframework.proto.v1 import dist_autograd_pb2 as pb
+from psframework.proto.v1.dist_autograd_pb2_grpc import DistAutogradServiceStub
+from psframework.rpc.serve import serve
+from psframework.rpc.values import arguments
+from psframework.rpc.values.journey import Journey
+from psframework.testing.workers import PLAINTEXT, QUIET
+
+HUGE = (1 << 64) - 1
+
+
+def named(ctx: DistContext, number: int = 1, **flags: bool) -> pb.BackwardId:
+    id = pb.BackwardId(number=number, **flags)
+    id.context.creator, id.context.counter = ctx.id
+    return id
+
+
+def passing(id: pb.BackwardId, message: tuple[int, int], gradients: Any) -> pb.PassRequest:
+    request = pb.PassRequest(backward=id)
+    request.message.sender, request.message.counter = message
+    request.gradients.CopyFrom(arguments.encode(gradients, Journey()))
+    return request
+
+
+async def test_strangers_without_a_session(crew: Crew) -> None:
+    bob = await crew.hire("bob")
+    agent = bob.worker.agent
+    async with (
+        serve(agent.handlers(), bind="127.0.0.1:0", security=PLAINTEXT, options=QUIET) as server,
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        stub: Any = DistAutogradServiceStub(channel)
+        for call, request in (
+            (stub.Discover, pb.DiscoverRequest()),
+            (stub.Pass, pb.PassRequest()),
+            (stub.Release, pb.ReleaseRequest()),
+            (stub.Live, pb.LiveRequest()),
+            (stub.Outline, pb.OutlineRequest()),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="session"):
+                await call(request, timeout=5)
+
+
+async def test_a_creator_says_what_lives(crew: Crew) -> None:
+    ann, bob = await crew.hire("ann"), await crew.hire("bob")
+    async with ann.context() as ctx:
+        await ann.rpc("bob", functions.twice, 1.0)
+        request = pb.LiveRequest()
+        for counter in (ctx.id.counter, ctx.id.counter + 5, HUGE):
+            request.contexts.add(creator=ctx.id.creator, counter=counter)
+        reply = await bob.ask("ann", "Live", request, pb.LiveReply)
+        assert [(each.creator, each.counter) for each in reply.contexts] == [ctx.id]
+    assert not (await bob.ask("ann", "Live", request, pb.LiveReply)).contexts
+
+
+async def inside(ann: Member) -> tuple[Tensor, Tensor]:
+    x = Tensor(np.ones(2), requires_grad=True)
+    return x, (await ann.rpc("bob", functions.twice, x)).sum()
+
+
+WRONG: list[tuple[str, Callable[[DistContext, tuple[int, int]], Any], type[Exception], str]] = [
+    ("Discover", lambda ctx, id: discover(named(ctx), (id[0], HUGE), [0]), WireError, "no message"),
+    ("Discover", lambda ctx, id: discover(named(ctx), id, [1]), WireError, "has 1 tensors"),
+    ("Discover", lambda ctx, id: discover(named(ctx), id, [(1 << 32) - 1]), WireError, "has 1 tensors"),
+    ("Discover", lambda ctx, id: discover(stranger(), id, [0]), ContextClosed, "not known here"),
+    ("Pass", lambda ctx, id: passing(named(ctx), (HUGE, HUGE), (None,)), WireError, "did not leave"),
+    ("Pass", lambda ctx, id: passing(named(ctx), id, 1.0), WireError, "as a tuple"),
+    ("Pass", lambda ctx, id: passing(named(ctx), id, (np.ones(2), None)), WireError, "2 gradients"),
+    ("Pass", lambda ctx, id: passing(named(ctx), id, (np.ones(3),)), WireError, r"is \(3,\) float64"),
+    ("Pass", lambda ctx, id: passing(named(ctx), id, (np.ones(2, "f4"),)), WireError, "float32"),
+    ("Pass", lambda ctx, id: passing(named(ctx), id, ("no",)), WireError, "is <class 'str'>"),
+    ("Pass", lambda ctx, id: passing(stranger(), id, (None,)), ContextClosed, "not known here"),
+]
+
+
+def stranger() -> pb.BackwardId:
+    return pb.BackwardId(context=pb.ContextId(creator=HUGE, counter=HUGE), number=(1 << 32) - 1)
+
+
+def discover(id: pb.BackwardId, message: tuple[int, int], tensors: list[int]) -> pb.DiscoverRequest:
+    request = pb.DiscoverRequest(backward=id)
+    request.parts.add(tensors=tensors)
+    request.parts[0].message.sender, request.parts[0].message.counter = message
+    return request
+
+
+async def test_messages_that_can_not_be_right_harm_nothing(crew: Crew) -> None:
+    ann, bob = await crew.hire("ann"), await crew.hire("bob")
+    async with ann.context() as ctx:
+        x, loss = await inside(ann)
+        ((id, _),) = next(iter(bob.dist.contexts)).sent.items()
+        for method, make, error, text in WRONG:
+            with pytest.raises(error, match=text):
+                await ann.ask("bob", method, make(ctx, id), getattr(pb, f"{method}Reply"))
+        await ctx.backward(loss)
+        np.testing.assert_array_equal(ctx.gradients()[x], [2.0, 2.0])
+    await until(lambda: not len(bob.dist.contexts))
