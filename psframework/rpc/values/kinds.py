@@ -23,7 +23,7 @@ MAX_DEPTH: Final = 102
 MAX_CONTAINERS: Final = 1 << 20
 """Containers in one value. An empty set takes 2 bytes here, and 216 in memory: a bound has to be."""
 
-MAX_AXES: Final = 32
+MAX_AXES: Final = 64  # as NumPy's arrays have at most
 BIG_ENDIAN: Final = sys.byteorder == "big"
 INTEGERS: Final = range(-(1 << 63), 1 << 63)
 

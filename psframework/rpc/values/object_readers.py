@@ -39,12 +39,12 @@ def _sparse_rows(decoder: Decoder, depth: int) -> SparseRows:
     decoder.nest(depth)
     rows, values = array_node(decoder, depth + 1), array_node(decoder, depth + 1)
     shape = decoder.node(depth + 1)
-    fits = isinstance(shape, tuple) and len(shape) > 0 and all(_is_length(axis) for axis in shape)
-    if not fits or rows.shape != (len(values) if values.ndim else -1,) or values.shape[1:] != shape[1:]:
-        raise WireError("rows, values and shape of a sparse gradient do not fit together")
-    if rows.size and not (int(rows.min()) >= 0 and int(rows.max()) < shape[0]):
+    if not (isinstance(shape, tuple) and shape and all(map(_is_length, shape))):
+        raise WireError("the shape of a sparse gradient is a tuple of lengths")
+    found: SparseRows = made(SparseRows, rows, values, shape)
+    if found.rows.size and not (int(found.rows.min()) >= 0 and int(found.rows.max()) < shape[0]):
         raise WireError(f"rows of a sparse gradient that its {shape[0]} rows do not have")
-    return made(SparseRows, rows, values, shape)  # type: ignore[no-any-return]
+    return found
 
 
 def _is_length(axis: object) -> bool:

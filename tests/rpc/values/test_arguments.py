@@ -163,6 +163,7 @@ def test_every_dtype_and_layout_arrives_equal(dtype, size):
         "transposed": base.T,
         "broadcast": np.broadcast_to(base[0, 0], (size, 4)),
         "swapped": base.astype(dtype.newbyteorder(">")) if dtype != ml_dtypes.bfloat16 else base,
+        "many axes": base[0, 0].reshape((2,) + (1,) * 62 + (2,)),
         "read-only": base.view(),
     }
     layouts["read-only"].flags.writeable = False

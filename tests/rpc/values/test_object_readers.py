@@ -44,6 +44,11 @@ def array(*shape, number=F4):
             {"blobs": [b"1234"] * 2, "integers": [3]},
         ),
         ([*SPARSE, k.INTEGER], {"blobs": [(5).to_bytes(8, "little"), b"1234"], "integers": [5]}),
+        ([*SPARSE, k.INTEGER], {"blobs": [bytes(8), b"1234" * 2], "integers": [5]}),
+        (
+            [k.SPARSE_ROWS, *array(1), *array(1), k.TUPLE, 1, k.INTEGER],
+            {"blobs": [bytes(4)] * 2, "integers": [3]},
+        ),
         ([*SPARSE, k.INTEGER], {"blobs": [b"\xff" * 8, b"1234"], "integers": [5]}),
         ([*SPARSE, k.LARGE_INTEGER], {"blobs": [bytes(8), b"1234", b"\x01" * 5000]}),
         ([k.GENERATOR, k.NONE], {}),

@@ -34,7 +34,7 @@ def array(*shape, number=F4):
         (array(0), {"blobs": [b"1"]}),
         (array(1, number=99), {"blobs": [b"1234"]}),
         (array(1, number=0), {"blobs": [b"1234"]}),
-        ([k.ARRAY, F4, 33, *[1] * 33], {"blobs": [b"1234"]}),
+        ([k.ARRAY, F4, 65, *[1] * 65], {"blobs": [b"1234"]}),
         ([k.ARRAY, F4, 2, 0, *[0xFF] * 8, 0x7F], {"blobs": [b""]}),
         ([k.ARRAY, F4, 2, *[0xFF] * 8, 0x7F, *[0xFF] * 8, 0x7F], {"blobs": [b"1234"]}),
         ([k.ARRAY, F4], {"blobs": [b"1234"]}),
