@@ -12,7 +12,7 @@ from psframework.cluster.current import current
 from psframework.cluster.directory import HERE, LISTENS
 from psframework.cluster.handle import Cluster
 from psframework.cluster.late import LateHandlers
-from psframework.cluster.remoting import Remoting
+from psframework.cluster.remoting import OFFERED, Remoting
 from psframework.cluster.script import check_guarded
 from psframework.cluster.settings import Settings
 from psframework.cluster.token import find_token
@@ -139,7 +139,8 @@ def _listen(late: LateHandlers, security: Security, address: str) -> AbstractAsy
     """Serves calls on the port of an address: on loopback if it is one, else on all interfaces."""
     host, _, port = address.rpartition(":")
     bind = f"{host if is_loopback(host) else '0.0.0.0'}:{port}"
-    return serve([late], bind=bind, security=security, options=ServeOptions(announce=False))
+    options = ServeOptions(announce=False, service_names=OFFERED)
+    return serve([late], bind=bind, security=security, options=options)
 
 
 def client_security(settings: Settings) -> Security:

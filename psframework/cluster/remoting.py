@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from psframework.cluster.current import enter
+from psframework.dist_autograd.servicer import SERVICE as GRADIENTS
+from psframework.dist_optim import owner as _owner  # noqa: F401 - registers what a DistributedOptimizer calls
 from psframework.rpc.functions.execute import ExecuteOptions, Executor
+from psframework.rpc.functions.remote_service import SERVICE as FUNCTIONS
 from psframework.rpc.functions.remote_service import RemoteService
 from psframework.rpc.security.allow import EVERYONE, AllowList
 from psframework.rpc.service import Service
+from psframework.rpc.session.accept import SERVICE as CALLS
+from psframework.rref.control import SERVICE as RREFS
 
 if TYPE_CHECKING:
     from psframework.cluster.handle import Cluster
+
+OFFERED: Final = (CALLS, FUNCTIONS, RREFS, GRADIENTS)
+"""Services of every member of a cluster, for reflection; the last two are mounted by its `Cluster`."""
 
 
 class Remoting:

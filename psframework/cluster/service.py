@@ -44,6 +44,7 @@ class Parts(Generic[S]):
         security: certificates and token.
         stack: closes, in reverse, what the service opened.
         services: typed services, offered on the call stream and as unary methods.
+        listed: names of services that are mounted once it has joined.
         servicers: ordinary gRPC servicers, each with the generated function that adds it to a server.
         on_drain: called when the process has been told to end, while calls are still answered.
         on_joined: awaited with the agent, once this process is in the cluster and before it serves.
@@ -55,6 +56,7 @@ class Parts(Generic[S]):
     security: Security
     stack: AsyncExitStack
     services: list[Service] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)
     servicers: list[tuple[Callable[..., None], object]] = field(default_factory=list)
     on_drain: list[Callable[[], None]] = field(default_factory=list)
     on_joined: list[Callable[[Agent], Awaitable[None]]] = field(default_factory=list)
@@ -177,7 +179,7 @@ async def _bind(parts: Parts[S]) -> tuple[Serving, LateHandlers]:
         port_range=settings.port_range,
         plaintext_ok=settings.plaintext,
         max_request=settings.max_request,
-        service_names=(CALL_SERVICE, *(service.name for service in parts.services)),
+        service_names=(CALL_SERVICE, *(service.name for service in parts.services), *parts.listed),
         idle=parts.idle,
         announce=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psframework.cluster.handle import Cluster
-from psframework.cluster.remoting import Remoting
+from psframework.cluster.remoting import OFFERED, Remoting
 from psframework.cluster.service import Parts
 from psframework.cluster.settings import WorkerSettings
 from psframework.rpc.functions import pickled
@@ -23,6 +23,8 @@ async def build(parts: Parts[WorkerSettings]) -> None:
     remoting = Remoting(options_of(settings), AllowList(settings.allow))
     await parts.stack.enter_async_context(remoting)
     parts.services.extend(remoting.services)
+    if settings.coordinator:
+        parts.listed.extend(OFFERED)
     parts.on_drain.append(remoting.drain)
 
     async def joined(agent: Agent) -> None:

@@ -5,12 +5,16 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import grpc
 import pytest
 import remote_functions as functions
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from psframework.cluster.connect import connect
 from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.cluster.process import ServiceProcess
+from psframework.cluster.remoting import OFFERED
 from psframework.cluster.script import import_path
 from psframework.cluster.settings import WorkerSettings
 from psframework.cluster.worker import options_of
@@ -55,6 +59,23 @@ async def test_more_than_it_takes_on_is_refused_with_a_hint(local: LocalCluster)
                 assert isinstance(error, ResourceExhausted)
                 assert error.retry_after > 0
             assert await cluster.rpc_async("small", functions.block, (0,)) == "blocked"
+
+
+async def test_reflection_lists_what_members_do_for_each_other(local: LocalCluster) -> None:
+    async with worker(local, "open"), connect(local.address) as cluster:
+        members = [member for member in cluster.members() if member.name in ("open", cluster.name)]
+        for member in members:
+            async with grpc.aio.insecure_channel(member.addresses[0]) as channel:
+                call = ServerReflectionStub(channel).ServerReflectionInfo(timeout=10)
+                await call.write(ServerReflectionRequest(list_services=""))
+                reply = await call.read()
+                names = {service.name for service in reply.list_services_response.service}
+                assert names >= set(OFFERED)
+                for name in OFFERED:
+                    await call.write(ServerReflectionRequest(file_containing_symbol=name))
+                    assert (await call.read()).file_descriptor_response.file_descriptor_proto
+                call.cancel()
+        assert len(members) == 2
 
 
 async def test_who_may_call_what(local: LocalCluster) -> None:
