@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
+from sys import getrefcount
 from typing import Any, TypeAlias, cast
 
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array, DType, array_like, asnumpy, device_of
+from psframework.backend import Array, DType, array_like, asnumpy, device_of, xp
 from psframework.errors import ArgumentError
 from psframework.optim.apply import MASTER
+from psframework.optim.blocks import on_device_of
 from psframework.optim.rule import Scalars, UpdateRule, rule_from_spec
 
+Gradient: TypeAlias = Array | SparseRows
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 """Parameters, named parameters, or groups: dicts with "params" and the hyper-parameters that differ."""
 
@@ -108,16 +111,35 @@ class Optimizer:
                 f"To step locally make it with optim.{kind}(model.parameters(), ...)"
             )
         for group in self.param_groups:
-            self._step_group(self._group_rule(group), group["params"])
+            given = [(each, each._grad) for each in group["params"] if each._grad is not None]
+            self._step_group(self._group_rule(group), given)
 
-    def _step_group(self, rule: UpdateRule, parameters: Sequence[Tensor]) -> None:
+    def apply(self, gradients: Mapping[Tensor, Gradient], rule: UpdateRule | None = None) -> None:
+        """As `step`, by gradients from elsewhere than `.grad`, while graphs over the parameters may live.
+
+        Arrays with the old values stay as they are for whoever has them, such as a graph that is still to be
+        differentiated: a parameter gets another array. Only two kinds are changed in place: a parameter whose
+        array is part of a larger one, and one with sparse gradients, if nobody else has its array.
+
+        Threads may call this at once for disjoint parameters.
+
+        Args:
+            gradients: of some of the parameters; they are not changed.
+            rule: instead of that of each group.
+        """
+        for group in self.param_groups:
+            given = [(each, gradients[each]) for each in group["params"] if each in gradients]
+            self._step_group(rule or self._group_rule(group), given, in_place=False)
+
+    def _step_group(
+        self, rule: UpdateRule, given: Sequence[tuple[Tensor, Gradient]], in_place: bool = True
+    ) -> None:
         # The numbers of the step, and how many slots there must be.
         prepared: dict[tuple[int, DType], tuple[Scalars, int]] = {}
-        for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            data, slots = parameter.data, self._slots[parameter]
+        for parameter, gradient in given:
+            old = None if in_place else _to_be_kept(parameter, gradient)
+            data = parameter._data if old is None else _room_like(old)
+            slots = self._slots[parameter]
             if not slots.step:
                 slots.state = rule.init_state(data)
             key = slots.step + 1, data.dtype
@@ -128,12 +150,17 @@ class Optimizer:
             if len(slots.state) != count:
                 slots.state = _fitted(slots.state, rule, data)
             try:
-                rule.update_by(scalars, data, gradient, slots.state)
+                rule.update_by(scalars, data, gradient, slots.state, old)
             except TypeError as error:
                 raise _misplaced(slots, data, gradient) from error
             slots.step += 1
-            # A graph that saved the old values must notice, as after any change in place.
-            parameter.bump_version()
+            if old is None:
+                # A graph that saved the old values must notice, as after any change in place.
+                parameter.bump_version()
+            else:
+                # The version first: whoever takes the new array finds the version that counts for it.
+                parameter._version = [0]
+                parameter._data = data
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients (or, with `set_to_none=False`, fills those that are arrays with zeros)."""
@@ -201,6 +228,29 @@ class Optimizer:
             parameter: _loaded(slots.name, parameter, rules[parameter], saved.get(i))
             for i, (parameter, slots) in enumerate(self._slots.items())
         }
+
+
+_box = [object()]
+_ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
+
+
+def _to_be_kept(parameter: Tensor, gradient: Gradient) -> Array | None:
+    """The array of a parameter, if it must stay as it is; None if it may be changed.
+
+    That nobody has a dense parameter's array at the moment says little: a forward in another thread may take
+    it while it is being changed. A table's forward only reads some rows, and its copy would cost far more
+    than its step.
+    """
+    if parameter._data.base is not None:
+        return None  # part of a parameter server's arena, for instance, which has to see the change
+    if type(gradient) is SparseRows and getrefcount(parameter._data) <= _ALONE:
+        return None
+    return parameter._data
+
+
+def _room_like(array: Array) -> Array:
+    with on_device_of(array):
+        return cast(Array, xp(array).empty_like(array))
 
 
 def _misplaced(slots: _Slots, data: Array, gradient: Array | SparseRows) -> ArgumentError:

@@ -9,7 +9,7 @@ import pytest
 from psframework import nn
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, AutogradError
 from psframework.optim import (
     FTRL,
     LAMB,
@@ -308,3 +308,78 @@ def test_a_state_fits_parameters_of_another_dtype(old: str, new: str) -> None:
         resumed.step()
     np.testing.assert_allclose(other.data.astype(np.float64), one.data.astype(np.float64), atol=1e-3)
     assert (one.data.astype(np.float64) < np.linspace(0.1, 1, 3) - 0.0015).all()
+
+
+# Gradients from elsewhere, while graphs over the parameters live
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam, Adagrad, LAMB, RowWiseAdagrad])
+@pytest.mark.parametrize("shape", [(3, 4), (70_000,), (300, 301)])  # the latter are cut into blocks
+def test_apply_is_a_step_that_leaves_the_old_array_as_it_is(kind: Any, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    one, other = (Tensor(rng.standard_normal(shape), requires_grad=True) for _ in range(2))
+    one.data = other.data.copy()
+    stepping, applying = kind([one], lr=0.1), kind([other], lr=0.1)
+    for _ in range(3):
+        one.grad = rng.standard_normal(shape)
+        before, values = other.data, other.data.copy()
+        stepping.step()
+        applying.apply({other: one.grad})
+        assert other.data is not before
+        np.testing.assert_array_equal(before, values)
+        np.testing.assert_array_equal(other.data, one.data)
+    assert other.grad is None
+
+
+def test_a_graph_from_before_apply_has_the_gradients_of_the_old_values() -> None:
+    weight = Tensor(np.array([[2.0, 3.0]]), requires_grad=True)
+    x = Tensor(np.array([1.0, 4.0]), requires_grad=True)
+    optimizer = SGD([weight], lr=1.0)
+    loss = ((weight * x) * weight).sum()  # saves the weight's array twice
+    optimizer.apply({weight: np.array([[1.0, 1.0]])})
+    later = (weight * x).sum()
+    loss.backward()
+    np.testing.assert_array_equal(weight.grad, [[2 * 2.0 * 1.0, 2 * 3.0 * 4.0]])
+    np.testing.assert_array_equal(x.grad, [4.0, 9.0])
+    x.grad = None
+    later.backward()
+    np.testing.assert_array_equal(x.grad, [1.0, 2.0])
+    # A local step is still noticed.
+    loss = (weight * x).sum()
+    optimizer.step()
+    with pytest.raises(AutogradError, match="changed in place"):
+        loss.backward()
+
+
+def test_apply_takes_a_rule_and_only_the_parameters_it_has_gradients_of() -> None:
+    params = parameters(2)
+    optimizer = SGD(params, lr=0.5)
+    before = [parameter.data for parameter in params]
+    optimizer.apply({params[1]: np.ones_like(params[1].data)}, SGDRule(lr=2.0))
+    assert params[0].data is before[0]
+    np.testing.assert_array_equal(params[1].data, before[1] - 2)
+    assert set(optimizer.state_dict()["state"]) == {1}
+
+
+def test_apply_changes_a_part_of_a_larger_array_in_place() -> None:
+    arena = np.zeros(4)
+    part = Tensor(arena[1:3], requires_grad=True)
+    loss = (part * part).sum()
+    SGD([part], lr=1.0).apply({part: np.ones(2)})
+    np.testing.assert_array_equal(arena, [0, -1, -1, 0])
+    with pytest.raises(AutogradError, match="changed in place"):
+        loss.backward()
+
+
+def test_apply_copies_a_table_only_if_somebody_else_has_its_array() -> None:
+    table = Tensor(np.zeros((4, 2)), requires_grad=True)
+    rows = SparseRows(np.array([1]), np.ones((1, 2)), (4, 2))
+    optimizer = SGD([table], lr=1.0)
+    number = id(table.data)
+    optimizer.apply({table: rows})
+    assert id(table.data) == number and table.data[1].all() and not table.data[0].any()
+    graph = (table * table).sum()
+    optimizer.apply({table: rows})
+    assert id(table.data) != number
+    graph.backward()
+    np.testing.assert_array_equal(table.grad[1], [-2.0, -2.0])
