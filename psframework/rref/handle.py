@@ -24,6 +24,7 @@ class Calls(Protocol):
     def call_method(self, rref: RRef, call: MethodCall) -> Future[Any]: ...
     def stream_method(self, rref: RRef, call: MethodCall) -> RemoteStream: ...
     def create_on(self, rref: RRef, call: MethodCall) -> RRef: ...
+    def remote(self, to: Any, fn: Any, args: Sequence[Any] = ()) -> RRef: ...
 
 
 class MethodCall:
@@ -75,6 +76,11 @@ class RRef:
     def ref(self) -> Ref:
         """How this process accounts for it."""
         return self._ref
+
+    @property
+    def calls(self) -> Calls:
+        """The connection that it belongs to."""
+        return self._calls
 
     @property
     def table(self) -> Table:
