@@ -18,6 +18,8 @@ from psframework.cluster.settings import Settings
 from psframework.cluster.token import find_token
 from psframework.errors import ConfigurationError
 from psframework.membership.client import JoinRequest, Membership
+from psframework.membership.lease import Reason
+from psframework.membership.view import Member
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.process import configure_process
@@ -168,5 +170,18 @@ def make_agent(
     identity = PeerInfo(member.name, member.role, member.job, member.incarnation)
     options = AgentOptions(lanes=offered(settings.lanes))
     agent = Agent(identity, security=security, services=services, options=options)
-    membership.on_lost(lambda lost, reason: agent.lost(lost.name, lost.incarnation, str(reason)))
+    tell_losses(membership, agent)
     return agent
+
+
+def tell_losses(membership: Membership, agent: Agent) -> None:
+    """Tells the agent of a member which others are dead, and which are stalled and may come back."""
+
+    def tell(member: Member, reason: Reason) -> None:
+        name, incarnation = member.name, member.incarnation
+        if reason is Reason.STALLED:
+            agent.stalled(name, incarnation, lambda: membership.is_stalled(incarnation))
+        else:
+            agent.lost(name, incarnation, str(reason))
+
+    membership.on_lost(tell)

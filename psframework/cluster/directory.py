@@ -9,7 +9,7 @@ from typing import Any, Final
 from psframework.errors import NotRegistered, PeerLost
 from psframework.membership.client import Membership
 from psframework.membership.lease import Reason
-from psframework.membership.view import Member
+from psframework.membership.view import Member, MemberState
 from psframework.rpc.functions.remote_client import target
 from psframework.rpc.functions.routes import Address
 
@@ -35,11 +35,18 @@ class Directory:
 
         Raises:
             NotRegistered: no such member was ever here; the message lists near names.
-            PeerLost: it was here, and is gone.
+            PeerLost: it was here, and is gone; or it is stalled, and may come back.
         """
         name = target(to)[0]
         member = self._membership.find(name)
         if member is not None:
+            if member.state is MemberState.STALLED:
+                raise PeerLost(
+                    f"{name} is stalled: its event loop has not turned for long",
+                    peer=name,
+                    reason="stalled",
+                    may_have_run=False,
+                )
             return Address(self._reachable(member), member.role, member.incarnation)
         gone = self._gone.get(name)
         if gone is not None:

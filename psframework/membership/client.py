@@ -22,7 +22,7 @@ from psframework.membership.line import Line
 from psframework.membership.messages import member_from_message
 from psframework.membership.names import check_name
 from psframework.membership.signal import Signal
-from psframework.membership.view import Member, View
+from psframework.membership.view import Member, MemberState, View
 from psframework.proto.v1 import coordinator_pb2 as pb
 from psframework.rpc.deadline import Deadline, boottime
 from psframework.rpc.security.credentials import Security
@@ -168,6 +168,11 @@ class Membership:
     def find(self, name: str) -> Member | None:
         """Returns the live member of that name, or None."""
         return self.view.find(name)
+
+    def is_stalled(self, incarnation: int) -> bool:
+        """Whether a member's loop does not turn, as far as is known here; it may come back."""
+        member = self.view.get(incarnation)
+        return member is not None and member.state is MemberState.STALLED
 
     async def wait_for(
         self, condition: Callable[[View], object], deadline: Deadline, what: str = "the members"

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
+from psframework.cluster.connect import tell_losses
 from psframework.cluster.late import LateHandlers
 from psframework.membership.client import JoinRequest, Membership
 from psframework.membership.coordinator import Coordinator
@@ -71,7 +72,7 @@ def _agent(membership: Membership, lanes: frozenset[Lane], *services: ShardServi
     member = membership.member
     info = PeerInfo(member.name, member.role, member.job, member.incarnation)
     agent = Agent(info, security=PLAINTEXT, services=services, options=AgentOptions(lanes=lanes))
-    membership.on_lost(lambda lost, reason: agent.lost(lost.name, lost.incarnation, str(reason)))
+    tell_losses(membership, agent)
     return agent
 
 

@@ -1,5 +1,6 @@
 """Members are found by name; who was never there is told from who is gone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from psframework.cluster import directory
 from psframework.cluster.directory import Directory
 from psframework.errors import ArgumentError, NotRegistered, PeerLost
 from psframework.membership.lease import Reason
-from psframework.membership.view import Delta, Member, View
+from psframework.membership.view import Delta, Member, MemberState, View
 from psframework.rpc.call import PeerInfo
 
 WORKER = Member("worker-0", "worker", "", 1, ("a:1", "b:2"))
@@ -91,7 +92,12 @@ def test_one_that_came_back(found: Directory, membership: FakeMembership) -> Non
 
 def test_one_that_stalls_is_still_there(found: Directory, membership: FakeMembership) -> None:
     membership.lose(WORKER, Reason.STALLED)
-    assert found.address_of("worker-0")
+    membership.add(replace(WORKER, state=MemberState.STALLED))
+    with pytest.raises(PeerLost, match="worker-0 is stalled") as caught:
+        found.address_of("worker-0")
+    assert (caught.value.reason, caught.value.may_have_run) == ("stalled", False)
+    membership.add(WORKER)
+    assert found.address_of("worker-0").incarnation == WORKER.incarnation
 
 
 def test_whose_life_is_over(membership: FakeMembership) -> None:

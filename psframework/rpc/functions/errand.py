@@ -19,6 +19,7 @@ from psframework.rpc.values.journey import Journey, Outcome
 from psframework.wire.memory import Buffer
 
 MOST_ATTEMPTS: Final = 5
+STALLED: Final = "stalled"
 PASSING: Final = ("closed", "refused")
 """Reasons for which a peer may be lost and yet live."""
 
@@ -71,6 +72,13 @@ class Operation:
     response_type: type[Message]
     unpack: Callable[[Any, Sequence[memoryview], Journey], Any]
     idempotent: Callable[[Any], bool] = lambda request: False
+
+
+def _given_up(error: BaseException) -> bool:
+    """Whether only the wait has ended, not the session: the deadline passed, or the member is stalled."""
+    if isinstance(error, PeerLost):
+        return error.untouched is None and error.reason == STALLED
+    return isinstance(error, DeadlineExceeded) and error.untouched is None
 
 
 class Errand:
@@ -186,6 +194,9 @@ class Errand:
 
     def set_exception(self, error: BaseException, /) -> None:
         """It failed: there, here, or on the way."""
+        if self._pending is not None and _given_up(error):
+            self._fail(error)  # but its reply may come
+            return
         if isinstance(error, PeerLost) and error.untouched is None:
             if self._may_try_again(error):
                 self.error, self._pending = error, None
@@ -195,7 +206,7 @@ class Errand:
             self._end(Outcome.UNKNOWN if error.may_have_run else Outcome.REFUSED)
         elif (error.untouched if isinstance(error, PsfError) else False) or self._pending is None:
             self._end(Outcome.REFUSED)
-        elif not (isinstance(error, DeadlineExceeded) and error.untouched is None):
+        else:
             self._end(Outcome.ANSWERED)
         self._fail(error)
 

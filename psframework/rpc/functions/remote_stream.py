@@ -7,12 +7,13 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 from google.protobuf.message import Message
 
-from psframework.errors import PsfError
+from psframework.errors import PeerLost, PsfError
 from psframework.proto.v1.remote_pb2 import (
     CloseStreamReply,
     CloseStreamRequest,
@@ -24,7 +25,7 @@ from psframework.proto.v1.remote_pb2 import (
 )
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.context import running_deadline
-from psframework.rpc.functions.errand import Callee, Errand, Operation
+from psframework.rpc.functions.errand import STALLED, Callee, Errand, Operation
 from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.remote_service import SERVICE
 from psframework.rpc.functions.routes import Routes
@@ -34,6 +35,7 @@ from psframework.rpc.values.decoder import Home, here
 from psframework.rpc.values.journey import Journey
 
 CLOSE_SECONDS: Final = 60.0
+AGAIN_SECONDS: Final = 1.0
 
 
 def stream_number(reply: Any, parts: Sequence[memoryview], journey: Journey) -> int:
@@ -96,9 +98,17 @@ def _close(routes: Any, callee: Callee, number: int) -> Future[None] | None:
         return None
     request = CloseStreamRequest(stream=number)
     errand = Errand(routes, CLOSE, request, Journey(callee.info), Deadline.after(CLOSE_SECONDS))
-    errand.future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    errand.future.add_done_callback(partial(_told, routes, callee, number))
     routes.send_to(errand, callee)
     return errand.future
+
+
+def _told(routes: Any, callee: Callee, number: int, told: asyncio.Future[None]) -> None:
+    error = None if told.cancelled() else told.exception()
+    if (
+        isinstance(error, PeerLost) and error.reason == STALLED
+    ):  # it may come back, and the generator is there
+        asyncio.get_running_loop().call_later(AGAIN_SECONDS, _close, routes, callee, number)
 
 
 class _Remote:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -171,9 +171,25 @@ class Agent:
         for peer in list(self._peers):
             if (peer.info.name, peer.info.incarnation) == (name, incarnation):
                 peer.fail(reason, text)
-        for opened, expected in self._dialing.items():
-            if expected == (name, incarnation) and not opened.done():
-                opened.set_exception(PeerLost(text, peer=name, reason=reason, may_have_run=False))
+        self._end_dialing(
+            name, incarnation, lambda: PeerLost(text, peer=name, reason=reason, may_have_run=False)
+        )
+
+    def stalled(self, name: str, incarnation: int, still: Callable[[], bool]) -> None:
+        """Membership says that a member's loop does not turn: nobody shall wait for it.
+
+        Calls to it end now, and those made while `still` is true end at once, with PeerLost("stalled"). It
+        keeps its sessions and its incarnation, since it may come back.
+        """
+        text = f"{name} (incarnation {incarnation}) is stalled: its event loop has not turned for long"
+
+        def error() -> PeerLost:
+            return PeerLost(text, peer=name, reason="stalled", may_have_run=False)
+
+        for peer in list(self._peers):
+            if (peer.info.name, peer.info.incarnation) == (name, incarnation):
+                peer.stall(lambda: error() if still() else None)
+        self._end_dialing(name, incarnation, error)
 
     def drain(self) -> None:
         """The process is about to end: takes no new session, while the calls that run come to their end."""
@@ -244,6 +260,11 @@ class Agent:
             raise
         finally:
             del self._dialing[opened]
+
+    def _end_dialing(self, name: str, incarnation: int, error: Callable[[], PeerLost]) -> None:
+        for opened, expected in self._dialing.items():
+            if expected == (name, incarnation) and not opened.done():
+                opened.set_exception(error())
 
     def _new_peer(self, info: PeerInfo, segments: Segments) -> Peer:
         peer = Peer(info, self._home, segments, self._forget)

@@ -70,6 +70,7 @@ class Calling:
         limit = home.options.max_payload_bytes
         self._calls = Calls(port, bulk, segments, self._sender, peer=info.name, max_payload=limit)
         self._lost: PeerLost | None = None
+        self._stalled: Callable[[], PeerLost | None] | None = None
         self._preparing = False
 
     @property
@@ -195,6 +196,16 @@ class Calling:
         """Nobody waits for a call any more: the peer is told to stop. Harmless after its end."""
         self._calls.cancel(pending)
 
+    def stall(self, stalled: Callable[[], PeerLost | None]) -> None:
+        """The peer's loop does not turn: calls to it end, and later ones at once, while `stalled` says so.
+
+        The session lives on: whatever it asked of this process goes on, and it may come back.
+        """
+        self._stalled = stalled
+        error = stalled()
+        if error is not None:
+            self._calls.give_up(error.reason, str(error))
+
     def _header(self, method: str, request: Message, deadline: Deadline) -> bytes:
         self._check_living()
         if deadline.expired:
@@ -225,10 +236,16 @@ class Calling:
             raise DeadlineExceeded("the deadline passed while the payload was copied") from None
 
     def _check_living(self, payload: Outgoing = NOTHING) -> None:
-        """Raises PeerLost, and gives `payload` back, if the session has ended."""
+        """Raises PeerLost, and gives `payload` back, if the session has ended, or nobody would answer now."""
         if self._lost is not None:
             payload.free()
             raise self._lost_again()
+        if self._stalled is not None:
+            error = self._stalled()
+            if error is not None:
+                payload.free()
+                raise error
+            self._stalled = None
 
     def _lost_again(self) -> PeerLost:
         reason = self._lost.reason if self._lost else ""

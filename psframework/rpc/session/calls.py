@@ -166,19 +166,26 @@ class Calls:
         if payload is not None:
             payload.free()
 
+    def give_up(self, reason: str, message: str) -> None:
+        """Nobody shall wait for the peer, for now: calls end with PeerLost, and are taken back."""
+        for pending in list(self._pending.values()):
+            if not pending.future.done():
+                pending.future.set_exception(self._lost(pending, reason, message))
+                self.cancel(pending)
+
     def fail(self, reason: str, message: str) -> None:
         """The peer is lost: every call ends with PeerLost, which says whether it may have run."""
-        sent = self._port.session.sent
         pending, self._pending = list(self._pending.values()), {}
         self.kept = 0
         self._port.drop_waiting()
         self._alarms.close()
         for each in pending:
             if not each.future.done():
-                may_have_run = 0 < each.number <= sent
-                each.future.set_exception(
-                    PeerLost(message, peer=self._peer, reason=reason, may_have_run=may_have_run)
-                )
+                each.future.set_exception(self._lost(each, reason, message))
+
+    def _lost(self, pending: Pending, reason: str, message: str) -> PeerLost:
+        may_have_run = 0 < pending.number <= self._port.session.sent
+        return PeerLost(message, peer=self._peer, reason=reason, may_have_run=may_have_run)
 
     def _send(self, pending: Pending, header: bytes, deadline: Deadline) -> None:
         frame = Frame(kind=frames.REQUEST, call=pending.call, method=pending.method, header=header)  # type: ignore[arg-type]

@@ -166,3 +166,18 @@ async def test_a_lost_producer(crew: Crew) -> None:
     with pytest.raises(PeerLost):
         async for _ in stream:
             pass
+
+
+async def test_the_generator_of_a_stalled_member_is_closed_once_it_is_back(crew: Crew) -> None:
+    ann, bob = await crew.hire("ann"), await crew.hire("bob")
+    stream = ann.remote.rpc_stream("bob", called.count_async, (10_000,))
+    assert await anext(stream) == 0
+    still = True
+    ann.agent.stalled("bob", bob.agent.identity.incarnation, lambda: still)
+    with pytest.raises(PeerLost, match="is stalled"):
+        await collect(stream)
+    assert bob.service.executor.running == 1
+    still = False
+    await until(lambda: called.closed and bob.service.executor.running == 0)
+    assert await ann.remote.rpc_async("bob", called.add, (1, 2)) == 3
+    assert not ann.remote.outstanding()

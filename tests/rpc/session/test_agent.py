@@ -50,6 +50,41 @@ async def test_the_declared_dead_fail_at_once(office: Any) -> None:
     agent.lost("office", 12345)  # of somebody unknown: nothing happens
 
 
+async def test_nobody_waits_for_the_stalled_who_may_come_back(office: Any) -> None:
+    agent = await office.client()
+    peer = await office.dial(agent)
+    call = asyncio.create_task(office.echo(peer, "x", "Hold"))
+    await office.desk.started.wait()
+    still = True
+    agent.stalled("office", peer.info.incarnation, lambda: still)
+    with pytest.raises(PeerLost, match="is stalled") as caught:
+        await call
+    assert (caught.value.reason, caught.value.may_have_run) == ("stalled", True)
+    with pytest.raises(PeerLost, match="is stalled") as caught:
+        await office.echo(peer, "y")
+    assert (caught.value.reason, caught.value.may_have_run) == ("stalled", False)
+    await office.until(lambda: office.desk.cancelled == ["x"])  # it is told, and will hear of it
+    still = False
+    assert await office.echo(peer, "z") == "z"
+    assert await office.dial(agent) is peer and "y" not in office.desk.ran
+    agent.stalled("office", 12345, lambda: True)  # of somebody unknown: nothing happens
+
+
+async def test_dialling_the_stalled_ends_too(office: Any) -> None:
+    agent = await office.client()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        dialling = asyncio.create_task(
+            agent.connect([address], name="x", role="worker", incarnation=5, deadline=Deadline.after(60))
+        )
+        await office.until(lambda: agent._dialing)
+        agent.stalled("x", 5, lambda: True)
+        with pytest.raises(PeerLost, match="is stalled"):
+            await dialling
+
+
 async def test_closing_ends_all_sessions_and_refuses_new_ones(office: Any) -> None:
     agent = await office.client()
     await office.dial(agent)
