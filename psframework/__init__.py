@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from psframework.cluster.current import current_cluster
     from psframework.cluster.handle import Cluster
     from psframework.cluster.local import LocalCluster, local_cluster
+    from psframework.dist_optim.optimizer import DistributedOptimizer
     from psframework.errors import (
         AddressInUse,
         ArgumentError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         ModelMismatch,
         NameTaken,
         NotRegistered,
+        PartialFailure,
         PeerLost,
         PermissionDenied,
         PsfError,
@@ -98,6 +100,7 @@ _HOMES = {
     "psframework.cluster.current": ("current_cluster",),
     "psframework.cluster.handle": ("Cluster",),
     "psframework.cluster.local": ("LocalCluster", "local_cluster"),
+    "psframework.dist_optim.optimizer": ("DistributedOptimizer",),
     "psframework.nn": ("manual_seed",),
     "psframework.parameter_server.handle": ("ParameterServer",),
     "psframework.parameter_server.partition": ("Balanced", "FixedShards", "Hash", "MaxSize", "MinSize"),
@@ -150,6 +153,7 @@ __all__ = [
     "ContextClosed",
     "ContextMismatch",
     "DeadlineExceeded",
+    "DistributedOptimizer",
     "Evicted",
     "FixedShards",
     "Function",
@@ -162,6 +166,7 @@ __all__ = [
     "NameTaken",
     "NotRegistered",
     "ParameterServer",
+    "PartialFailure",
     "PeerLost",
     "PermissionDenied",
     "PsfError",

@@ -18,6 +18,7 @@ PsfError
 ├── RolledBack                            state went back to an older step
 ├── StaleTerm                             a message of an older leader or configuration
 ├── ContextMismatch, ContextClosed        distributed autograd
+├── PartialFailure                        some owners of parameters did it, others did not
 ├── CollectiveMismatch                    ranks disagree about a collective
 ├── RendezvousTimeout      (TimeoutError) some members never came
 ├── CheckpointError        (ValueError)   a file that is damaged, incomplete or of another kind
@@ -150,6 +151,20 @@ class ContextMismatch(PsfError):
 
 class ContextClosed(PsfError):
     """The distributed-autograd context is closed or poisoned."""
+
+
+class PartialFailure(PsfError):
+    """Several members were to do something, and some did not; the message says why.
+
+    Attributes:
+        failed: names of those that did not, or did not say so.
+        done: names of those that did.
+    """
+
+    def __init__(self, message: str, *, failed: Sequence[str] = (), done: Sequence[str] = ()):
+        super().__init__(message)
+        self.failed = tuple(failed)
+        self.done = tuple(done)
 
 
 class CollectiveMismatch(PsfError):

@@ -15,6 +15,8 @@ NAMES = {
     "Cluster", "LocalCluster", "compute", "connect", "current_cluster", "local_cluster",
     # calls
     "Future", "RRef", "batched", "current_caller", "pickled", "register_type", "remote",
+    # the distributed optimizer
+    "DistributedOptimizer",
     # the parameter server
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
@@ -24,7 +26,7 @@ NAMES = {
     # errors
     "AddressInUse", "ArgumentError", "AutogradError", "CheckpointError", "CollectiveMismatch",
     "ConfigurationError", "ContextClosed", "ContextMismatch", "DeadlineExceeded", "Evicted", "ModelMismatch",
-    "NameTaken", "NotRegistered", "PeerLost", "PermissionDenied", "PsfError", "RemoteError",
+    "NameTaken", "NotRegistered", "PartialFailure", "PeerLost", "PermissionDenied", "PsfError", "RemoteError",
     "RendezvousTimeout", "ResourceExhausted", "RolledBack", "StaleTerm", "UnknownTable", "WireError",
     "__version__",
 }  # fmt: skip
@@ -87,6 +89,8 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.optim.SGD, "params=None, lr=0.001, momentum=0, dampening=0, weight_decay=0, nesterov=False"),
     (psf.optim.Adam, "params=None, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0"),
     (psf.optim.Adagrad, "params=None, lr=0.01, lr_decay=0"),
+    (psf.DistributedOptimizer, "optimizer, items"),
+    (psf.DistributedOptimizer.step, "self, ctx, max_norm=None"),
     (psf.data.digits, ""),
     (psf.data.batches, "x, y, batch_size"),
     (psf.data.ShardedSampler, "n, rank=0, size=1, seed=0"),

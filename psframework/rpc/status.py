@@ -64,6 +64,7 @@ TABLE: tuple[Row, ...] = (
     Row(errors.StaleTerm, Code.ABORTED, bare=True),
     Row(errors.ContextMismatch, Code.FAILED_PRECONDITION),
     Row(errors.ContextClosed, Code.FAILED_PRECONDITION),
+    Row(errors.PartialFailure, Code.ABORTED, (("failed", tuple), ("done", tuple))),
     Row(errors.CollectiveMismatch, Code.FAILED_PRECONDITION),
     Row(errors.RendezvousTimeout, Code.DEADLINE_EXCEEDED, (("missing", tuple),)),
     Row(errors.CheckpointError, Code.DATA_LOSS),
