@@ -69,7 +69,8 @@ class DistAutogradService:
         sent = backward.context.sent.get(TensorsId(request.message.sender, request.message.counter))
         if sent is None:
             raise WireError("gradients of a message that did not leave this process")
-        gradients = arguments.decode(request.gradients, parts, Journey(call.peer, outgoing=False))
+        journey = Journey(call.peer, outgoing=False)
+        gradients = arguments.decode(request.gradients, parts, journey, authorize=arguments.no_modules)
         if type(gradients) is not tuple:
             raise WireError("gradients come as a tuple")
         backward.give(sent, gradients)

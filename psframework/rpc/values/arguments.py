@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psframework.errors import WireError
 from psframework.proto.v1.remote_pb2 import Value
@@ -29,7 +29,20 @@ from psframework.rpc.values.journey import Journey, Outcome
 from psframework.rpc.values.kinds import CannotTravel
 from psframework.wire.memory import Buffer
 
-__all__ = ["CannotTravel", "decline", "decode", "decode_call", "encode", "encode_call", "may_build"]
+if TYPE_CHECKING:
+    from psframework.rpc.call import PeerInfo
+    from psframework.rpc.registry import Entry
+
+__all__ = [
+    "CannotTravel",
+    "decline",
+    "decode",
+    "decode_call",
+    "encode",
+    "encode_call",
+    "may_build",
+    "no_modules",
+]
 
 _TEACHERS = (readers, object_readers, writers, object_writers)  # imported for what they teach
 
@@ -95,6 +108,7 @@ def decode(
     journey: Journey,
     *,
     views: bool = True,
+    authorize: Authorize | None = None,
     home: Home = here,
 ) -> Any:
     """The value of a message.
@@ -104,6 +118,7 @@ def decode(
         parts: all parts of its frame.
         journey: is told to passengers.
         views: False copies large arrays too, so that what is kept does not hold on to the sender's memory.
+        authorize: asked before a Module is made, of its class and the journey's peer; None in a reply.
         home: calls a function on the thread of the passengers, if that is another one than this.
 
     Raises:
@@ -112,10 +127,17 @@ def decode(
             reached have been declined.
     """
     try:
-        return Decoder(message, parts, journey, views, home).value()
+        decoder = Decoder(message, parts, journey, views, home)
+        decoder.authorize = authorize
+        return decoder.value()
     except Exception:
         home(partial(decline, message, journey))
         raise
+
+
+def no_modules(entry: Entry, peer: PeerInfo) -> None:
+    """The `authorize` of messages in which no Module has a place."""
+    raise WireError(f"a Module, {entry.name}, where none may stand")
 
 
 def decline(message: Value, journey: Journey) -> None:
@@ -150,8 +172,7 @@ def decode_call(
     """The arguments of a call, (args, kwargs).
 
     Args:
-        message, parts, journey, views, home: as of `decode`.
-        authorize: asked before a Module is made, of its class and the journey's peer.
+        message, parts, journey, views, authorize, home: as of `decode`.
 
     Raises:
         WireError: as `decode`.

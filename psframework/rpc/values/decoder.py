@@ -63,10 +63,13 @@ class Decoder:
 
     Attributes:
         authorize: raises PermissionDenied if the peer may not call a class; None where nobody asks.
+        modules: those that were made, in the order in which they ended.
+        stateless: those of them whose state comes with that of a module around them.
     """
 
     __slots__ = ("_blobs", "_bound", "_containers", "_integers", "_parts", "_reals", "_texts", "_used", "at",
-                 "authorize", "home", "journey", "message", "modules", "outline", "views")  # fmt: skip
+                 "authorize", "home", "journey", "message", "modules", "outline", "stateless",
+                 "views")  # fmt: skip
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Decoder:
         self.outline = message.outline
         self.at = 0
         self.modules: list[Any] = []
+        self.stateless: set[Any] = set()
         self._parts = parts
         self._used = 0
         self._containers = 0
@@ -106,7 +110,7 @@ class Decoder:
             raise WireError("the arguments of a call are a tuple and a dict with names")
         self.at, self._containers = len(_PAIR), 1
         args = self.node(1)
-        if self.outline[self.at :] == _NO_ITEMS:  # as nearly always
+        if self.outline[self.at :] == _NO_ITEMS and not self.stateless:  # as nearly always
             return args, {}
         pair = args, self.node(1)
         self._check_end()
@@ -245,6 +249,9 @@ class Decoder:
     def _check_end(self) -> None:
         if self.at != len(self.outline):
             raise WireError(f"{len(self.outline) - self.at} bytes of outline are left over")
+        if self.stateless:
+            names = sorted({type(module).__name__ for module in self.stateless})
+            raise WireError(f"modules without their states: {', '.join(names)}")
 
     def part(self) -> memoryview:
         """The next part of the frame, read-only."""

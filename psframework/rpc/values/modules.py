@@ -13,9 +13,9 @@ ARRAYS, FROZEN, RESTING = "arrays", "frozen", "resting"
 
 
 def is_layer(kind: Any) -> bool:
-    """Whether a class is `nn`'s own: it is made within what arrived, and has all its arrays from there."""
-    home: str = kind.__module__
-    return home.startswith("psframework.nn.")
+    """Whether `nn`'s own code makes objects of a class: within what arrived, their arrays all from there."""
+    makers = (kind.__init__, getattr(kind, "reset_parameters", None))
+    return all(maker is None or maker.__module__.startswith("psframework.nn.") for maker in makers)
 
 
 def state_of(module: Module) -> dict[str, Any]:

@@ -112,8 +112,11 @@ def _module(decoder: Decoder, depth: int) -> Module:
             raise WireError(f"{entry.name} of a range, which may be longer than any memory")
     with making.within(bound), random.apart():
         module: Module = registered.make_again(entry.name, entry.target, args, kwargs)
-    if state is not None:
+    if state is None:
+        decoder.stateless.add(module)
+    else:
         modules.restore(module, state)
+        decoder.stateless.difference_update(module.modules())
     decoder.modules.append(module)
     return module
 

@@ -14,8 +14,10 @@ import psframework as psf
 from psframework import nn
 from psframework.errors import WireError
 from psframework.proto.v1.remote_pb2 import Value
+from psframework.rpc.call import PeerInfo
 from psframework.rpc.values import kinds, modules
-from psframework.rpc.values.arguments import CannotTravel, decode, encode
+from psframework.rpc.values.arguments import CannotTravel, decode, decode_call, encode, no_modules
+from psframework.rpc.values.encoder import Encoder
 from psframework.rpc.values.journey import Journey
 
 
@@ -78,6 +80,23 @@ class Fussy(nn.Module):
         if size > 64:
             raise ValueError(f"{size} is too much")
         self.w = nn.Parameter(np.ones(size))
+
+
+@psf.remote
+class Head(nn.Linear):
+    """A layer with another forward."""
+
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+@psf.remote
+class Bent(nn.PReLU):
+    """A layer that makes more than its base."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.register_buffer("factor", np.full(size, 4.0), persistent=False)
 
 
 @psf.remote
@@ -228,6 +247,45 @@ def test_a_large_message_allocates_what_it_is():
 def test_many_modules_share_what_one_message_may_take():
     message = encode([nn.Linear(2, 3) for _ in range(50)], Journey())
     message.integers[:] = [100, 100] * 50
+    with pytest.raises(WireError, match="larger than the state that came with it"):
+        decode(message, [], Journey())
+
+
+def test_a_module_without_its_state_is_refused():
+    inner = nn.Linear(2, 3)
+    for value in (inner, [nn.ReLU(), inner]):
+        journey = Journey()
+        encoder = Encoder(journey)
+        encoder._inside = frozenset({id(inner)})  # as if a module around it brought its state
+        encoder.put(value)
+        message = Value()
+        encoder.fill(message, 0)
+        with pytest.raises(WireError, match="modules without their states: Linear"):
+            decode(message, [], Journey())
+        with pytest.raises(WireError, match="modules without their states: Linear"):
+            decode_call(call_of(message), [], Journey())
+
+
+def call_of(value):
+    """A call with one argument."""
+    call = Value.FromString(value.SerializeToString())
+    call.outline = bytes([kinds.TUPLE, 2, kinds.TUPLE, 1]) + value.outline + bytes([kinds.DICT, 0])
+    return call
+
+
+def test_where_no_module_may_stand():
+    journey = Journey(PeerInfo("someone", "worker", "", 7), outgoing=False)
+    assert decode(encode([1], Journey()), [], journey, authorize=no_modules) == [1]
+    with pytest.raises(WireError, match=r"a Module, psframework\.nn\.ReLU, where none may stand"):
+        decode(encode([nn.ReLU()], Journey()), [], journey, authorize=no_modules)
+
+
+def test_a_users_layer_that_nns_own_code_makes_is_bounded_too():
+    found = back(Head(2, 3))
+    assert type(found) is Head and modules.is_layer(Head) and not modules.is_layer(Bent)
+    assert back(Bent(2)).factor.tolist() == [4.0, 4.0]
+    message = encode(Head(2, 3), Journey())
+    message.integers[:] = [20_000, 20_000]
     with pytest.raises(WireError, match="larger than the state that came with it"):
         decode(message, [], Journey())
 
