@@ -41,7 +41,7 @@ class Account:
     Attributes:
         owner: its values.
         user: its forks.
-        is_evicted: whether this process itself was declared dead.
+        eviction: why this process itself is dead for all others; None while it lives.
         fenced: lives that were declared over. What they say is refused unseen, for ever.
     """
 
@@ -52,7 +52,7 @@ class Account:
         self.incoming = Incoming()
         self.owner = OwnerState(self.fenced, self.incoming)
         self.user = UserState(incarnation, self.fenced, self.incoming)
-        self.is_evicted = False
+        self.eviction: PsfError | None = None
         self._counter = 0
 
     def new_id(self) -> RRefId:
@@ -126,7 +126,7 @@ class Account:
             Evicted: the sender was declared dead.
         """
         self.check(sender)
-        if self.is_evicted and sender != self.incarnation:
+        if self.eviction is not None and sender != self.incarnation:
             return []  # for them it is dead; what they hold here they will hear from the membership
         match message:
             case Register() | Break() | Delete():
@@ -167,12 +167,12 @@ class Account:
 
     def evicted(self, error: PsfError) -> list[Action]:
         """Membership says that this process itself is dead: it refers to nothing, and owns for itself."""
-        self.is_evicted = True  # others took back what was theirs, and will answer nothing
+        self.eviction = error  # others took back what was theirs, and will answer nothing
         return [*self.user.evicted(error), *self.owner.evicted()]
 
     def pending(self, to: int) -> list[Message]:
         """All that `to` has not answered; to be sent again now and then."""
-        if self.is_evicted or to in self.fenced:
+        if self.eviction is not None or to in self.fenced:
             return []
         return [*self.user.pending(to), *self.outgoing.pending(to), *self.incoming.pending(to)]
 

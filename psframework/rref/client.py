@@ -27,15 +27,16 @@ from psframework.rpc.functions.unpacking import value_of
 from psframework.rpc.session.agent import Agent
 from psframework.rpc.session.peer import Peer
 from psframework.rpc.values import arguments
-from psframework.rpc.values.journey import Journey
+from psframework.rpc.values.journey import Journey, Outcome
 from psframework.rref.control import SERVICE, Control
 from psframework.rref.encoding import fork_message, rref_message
 from psframework.rref.handle import MethodCall, RRef
 from psframework.rref.listing import RRefInfo, from_info, listing
 from psframework.rref.passenger import PASSENGER
 from psframework.rref.servicer import RRefService
-from psframework.rref.table import Home, Ref, Table, fresh
+from psframework.rref.table import Home, Ref, Table
 from psframework.rref.user import Fork
+from psframework.rref.waiters import fresh
 
 log = logging.getLogger("psframework.rref")
 
@@ -167,7 +168,7 @@ class RRefs:
         if isinstance(ref, Home):
             await self.table.value(ref.rref, None, Deadline.NEVER)
         elif ref.is_pending:
-            await self.table.wait((ref.owner, ref.id), Deadline.NEVER, "it has no deadline")
+            await self.table.waiters.wait((ref.owner, ref.id), Deadline.NEVER, "it has no deadline")
 
     def call_method(self, rref: RRef, call: MethodCall) -> Future[Any]:
         """Runs a method where the value lives."""
@@ -224,7 +225,7 @@ class RRefs:
     def lost(self, member: Lost, reason: str) -> None:
         """A member is dead (one that is only stalled is not)."""
         if str(reason) != "stalled":
-            self.table.lost(member.incarnation, str(reason))
+            self.table.lost(member.incarnation, "closed" if str(reason) == "left" else str(reason))
             self._control.forget(member.incarnation)
 
     def evicted(self, error: PsfError) -> None:
@@ -249,7 +250,7 @@ class RRefs:
         self._control.hurry()
         while self._owes() and not until.expired:
             try:
-                await table.wait(None, until, "references were not confirmed in time")
+                await table.waiters.wait(None, until, "references were not confirmed in time")
             except DeadlineExceeded:
                 break
         problems = self._problems()
@@ -299,6 +300,9 @@ class RRefs:
             ref = account.user.create(account.new_id(), owner.incarnation, owner.name)
             self.table.meet(owner.incarnation, owner.name)
             request.fork.CopyFrom(fork_message(ref.id))
+            if ref.error is not None:  # its owner is dead, or this process
+                journey.end(Outcome.REFUSED)
+                return RRef(self, ref)
         request.rref.CopyFrom(rref_message(ref.rref))
         errand = Errand(self._routes, CREATE, request, journey, until)
         errand.future.add_done_callback(partial(self._created, ref))

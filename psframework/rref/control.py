@@ -166,8 +166,7 @@ class Control:
         if self._closed or self._lines.get(peer.incarnation) is not line:
             return
         if error is None:
-            line.failure = ""
-            self._take(peer, line, done.result())
+            line.failure = self._take(peer, done.result(), line.failure)
         else:
             line.failure = str(error)
             log.debug("%s was not reached: %s", peer.name, error)
@@ -180,15 +179,17 @@ class Control:
         if line.timer is None:
             line.timer = self._loop.call_later(line.delay, self._look, peer.incarnation, line)
 
-    def _take(self, peer: PeerInfo, line: _Line, reply: ExchangeReply) -> None:
+    def _take(self, peer: PeerInfo, reply: ExchangeReply, before: str) -> str:
+        """Does what the answers say; returns why some of what was said is refused, and warns once of it."""
         answers, errors = heed(self.table, peer, reply.messages)
         for answer in answers:
             self.post(peer.incarnation, answer)
-        for _, error in errors:
-            log.warning("%s said what makes no sense: %s", peer.name, error)
-        for refused in reply.errors:
-            line.failure = str(detail_to_error(refused.error))
-            log.warning("%s refuses what was said: %s", peer.name, line.failure)
+        failures = [f"refuses what was said: {detail_to_error(refused.error)}" for refused in reply.errors]
+        failures += [f"said what makes no sense: {error}" for _, error in errors]
+        failure = "; ".join(failures[:3])
+        if failure and failure != before:
+            log.warning("%s %s", peer.name, failure)
+        return failure
 
     def _look(self, to: int, line: _Line) -> None:
         """Some time has passed: repeats what is owed, and forgets the process if nothing is."""

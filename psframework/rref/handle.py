@@ -10,8 +10,9 @@ from psframework.errors import ArgumentError, ContextClosed
 from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.remote_stream import RemoteStream
 from psframework.rref.ids import RRefId
-from psframework.rref.table import Home, Ref, Table, fresh
+from psframework.rref.table import Home, Ref, Table
 from psframework.rref.user import Fork
+from psframework.rref.waiters import fresh
 
 
 class Calls(Protocol):

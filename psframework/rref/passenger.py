@@ -16,6 +16,7 @@ from psframework.rref.encoding import fork_id, fork_message, hold_id, hold_messa
 from psframework.rref.handle import Calls, RRef
 from psframework.rref.table import Home
 from psframework.rref.user import Fork
+from psframework.rref.waiters import fresh
 
 KIND = "rref"
 
@@ -59,6 +60,9 @@ class RRefPassenger:
         if peer is None or not peer.incarnation:
             raise PeerLost(f"{rref!r} can be sent to living members only", may_have_run=False)
         ref = rref.ref
+        eviction = table.account.eviction
+        if eviction is not None and peer.incarnation != table.identity.incarnation:
+            raise fresh(eviction)
         if peer.incarnation in table.account.fenced:
             raise PeerLost(f"{peer.name} is dead", peer=peer.name, reason="lease", may_have_run=False)
         if isinstance(ref, Home) and ref.entry is None:

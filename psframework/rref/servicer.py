@@ -168,5 +168,5 @@ class RRefService:
         if own and caller != me.incarnation:
             raise WireError("only the owner itself refers to a value without a fork")
         account.check(caller)
-        if account.is_evicted and caller != me.incarnation:
+        if account.eviction is not None and caller != me.incarnation:
             raise PeerLost(f"{me.name} was declared dead", peer=me.name, reason="lease", may_have_run=False)

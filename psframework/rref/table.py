@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PeerLost, PsfError
+from psframework.errors import ArgumentError, ContextClosed, PeerLost, PsfError
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.context import running_deadline
-from psframework.rpc.status import detail_to_error, error_to_detail
 from psframework.rpc.values.journey import Outcome
 from psframework.rref.account import Account, Held
 from psframework.rref.holds import Hold
@@ -33,13 +32,9 @@ from psframework.rref.messages import (
 )
 from psframework.rref.owner import Entry
 from psframework.rref.user import Fork
+from psframework.rref.waiters import Waiters, fresh
 
 Post = Callable[[int, Message], None]
-
-
-def fresh(error: BaseException) -> PsfError:
-    """A copy of an error that is kept: raised itself, its traceback would keep whoever met it alive."""
-    return detail_to_error(error_to_detail(error))
 
 
 class Home:
@@ -75,6 +70,8 @@ class Table:
         account: what is known.
         names: of processes, by incarnation.
         closed: why references can't be used any more; None while they can.
+        waiters: for a value here (its RRefId), a fork of it (its ForkId), a reference that comes home (its
+            HoldId), a fork of this process (owner, ForkId), or anything (None).
     """
 
     def __init__(self, identity: PeerInfo, post: Post) -> None:
@@ -86,7 +83,7 @@ class Table:
         self._post = post
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiters: dict[object, list[asyncio.Future[None]]] = {}  # see `wait`
+        self.waiters = Waiters()
         self._homecomings: dict[HoldId, Home] = {}
         self._garbage: deque[Ref] = deque()
         self._woken = False
@@ -133,7 +130,7 @@ class Table:
         """
         owner = self.account.owner
         while fork is not None and not owner.has_seen(fork):  # it may be overtaken by what uses it
-            await self.wait(fork, deadline, f"fork {fork} of RRef {rref} is not registered")
+            await self.waiters.wait(fork, deadline, f"fork {fork} of RRef {rref} is not registered")
         while True:
             entry = owner.find(rref)
             if entry is None:
@@ -144,7 +141,7 @@ class Table:
                 if entry.error is not None:
                     raise fresh(entry.error)
                 return entry.value
-            await self.wait(rref, deadline, f"the value of RRef {rref} is still being made")
+            await self.waiters.wait(rref, deadline, f"the value of RRef {rref} is still being made")
 
     def local_value(self, home: Home) -> Any:
         """A value that is here. Waits for it in threads, not on the loop."""
@@ -210,10 +207,10 @@ class Table:
         self.apply(actions)
         if home is not None:
             is_ready = home.entry is not None or home.error is not None
-            return home, self._settled(home.error) if is_ready else self._waiter(hold)
+            return home, self.waiters.settled(home.error) if is_ready else self.waiters.add(hold)
         assert fork is not None
         if fork.error is not None:
-            return fork, self._settled(fork.error)
+            return fork, self.waiters.settled(fork.error)
         return fork, None if hold.sender == owner[0] else self.confirmation(fork)
 
     def decline(self, hold: HoldId) -> None:
@@ -224,67 +221,18 @@ class Table:
         """The message with this reference is refused, perhaps before it was admitted."""
         if home.hold is not None and self._homecomings.pop(home.hold, None) is not None:
             home.error = self.gone(home.rref)
-            self._wake(home.hold, home.error)
+            self.waiters.wake(home.hold, home.error)
             self.apply(self.account.owner.abandon(home.hold))
-
-    # Waiting
 
     def confirmation(self, fork: Fork) -> asyncio.Future[None]:
         """Done once the owner has confirmed the fork."""
-        if fork.error is not None:
-            return self._settled(fork.error)
-        return self._waiter((fork.owner, fork.id)) if fork.is_pending else self._settled(None)
-
-    async def wait(self, what: object, deadline: Deadline, text: str) -> None:
-        """Waits until something happened to `what`.
-
-        Args:
-            what: a value (its RRefId), a fork at this owner (its ForkId), a fork of this process (owner,
-                ForkId), or None: anything.
-            deadline: when to give up.
-            text: of DeadlineExceeded.
-        """
-        waiter = self._waiter(what)
-        try:
-            async with asyncio.timeout(deadline.seconds()):
-                await waiter
-        except TimeoutError:
-            raise DeadlineExceeded(text) from None
-        finally:
-            waiters = self._waiters.get(what, [])
-            if waiter in waiters:
-                waiters.remove(waiter)
-                if not waiters:
-                    del self._waiters[what]
+        if fork.is_pending and fork.error is None:
+            return self.waiters.add((fork.owner, fork.id))
+        return self.waiters.settled(fork.error)
 
     def end(self) -> None:
         """Nothing will happen any more: whoever waits hears that."""
-        for what in list(self._waiters):
-            self._wake(what, self.closed)
-
-    def _waiter(self, what: object) -> asyncio.Future[None]:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        waiter.add_done_callback(_looked_at)
-        self._waiters.setdefault(what, []).append(waiter)
-        return waiter
-
-    def _settled(self, error: PsfError | None) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = self._loop.create_future()
-        future.add_done_callback(_looked_at)
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(fresh(error))
-        return future
-
-    def _wake(self, what: object, error: PsfError | None = None) -> None:
-        for waiter in self._waiters.pop(what, ()):
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(fresh(error))
+        self.waiters.end(self.closed)
 
     # What happens
 
@@ -324,22 +272,21 @@ class Table:
                 case Send(to, message):
                     self._send(to, message)
                 case Confirmed(owner, fork):
-                    self._wake((owner, fork))
+                    self.waiters.wake((owner, fork))
                 case Failed(owner, fork, error):
-                    self._wake((owner, fork), error)
+                    self.waiters.wake((owner, fork), error)
                 case Admitted(hold, rref):
                     self._admitted(hold, rref)
                 case Rejected(hold):
                     self._rejected(hold)
                 case Ready(rref):
-                    self._wake(rref)
+                    self.waiters.wake(rref)
                 case Seen(fork):
-                    self._wake(fork)
+                    self.waiters.wake(fork)
                 case Release(rref):
                     self.born.pop(rref, None)
-                    self._wake(rref)
-        if None in self._waiters:
-            self._wake(None)
+                    self.waiters.wake(rref)
+        self.waiters.wake(None)
 
     def _send(self, to: int, message: Message) -> None:
         if to == self.identity.incarnation:
@@ -355,13 +302,13 @@ class Table:
             self.apply(self.account.owner.drop(rref))
             return
         home.entry = self.account.owner.find(rref)
-        self._wake(hold)
+        self.waiters.wake(hold)
 
     def _rejected(self, hold: HoldId) -> None:
         home = self._homecomings.pop(hold, None)
         if home is not None:
             home.error = self.gone(home.rref)
-            self._wake(hold, home.error)
+            self.waiters.wake(hold, home.error)
 
     # Handles that nobody needs any more
 
@@ -391,8 +338,3 @@ class Table:
         if ref.entry is not None:
             entry, ref.entry = ref.entry, None
             self.apply(self.account.owner.drop(entry.rref))
-
-
-def _looked_at(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()

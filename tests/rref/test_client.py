@@ -87,8 +87,13 @@ async def test_evicted(team: Team) -> None:
         with pytest.raises(Evicted, match="lease"):
             await theirs.to_here()
     assert mine.local_value() == "mine"
+    things.made.clear()
     with pytest.raises(Evicted):
         await ann.rrefs.remote("bob", things.Counter).to_here()
+    with pytest.raises(Evicted):
+        await ann.rpc("bob", things.keep, [mine])
+    assert await ann.rpc("bob", things.use, []) == []  # a session lives, and yet nothing was begun
+    assert not things.made and not things.kept
 
 
 async def test_a_stalled_member_is_not_dead(team: Team) -> None:
@@ -101,17 +106,18 @@ async def test_a_stalled_member_is_not_dead(team: Team) -> None:
 
 async def test_waiting_for_the_owner_leaves_nothing(team: Team) -> None:
     ann, _ = await team.hire("ann"), await team.hire("bob")
-    rref = ann.rrefs.remote("bob", things.Counter, (1,), {"seconds": 0.2})
+    rref = ann.rrefs.remote("bob", things.Counter, (1,), {"gated": True})
     for _ in range(3):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(rref.confirmed_by_owner(), 0.01)
-    assert not ann.rrefs.table._waiters
+    assert not ann.rrefs.table.waiters
+    things.gate.set()
     assert await rref.confirmed_by_owner()
 
 
 async def test_a_cancelled_fetch_leaves_the_reference_good(team: Team) -> None:
     ann, bob = await team.hire("ann"), await team.hire("bob")
-    rref = ann.rrefs.remote("bob", things.Counter, (1,), {"seconds": 0.2})
+    rref = ann.rrefs.remote("bob", things.Counter, (1,), {"gated": True})
     fetch, call = asyncio.ensure_future(rref.to_here()), rref.rpc_async().add()
     await asyncio.sleep(0.05)
     fetch.cancel()
@@ -119,6 +125,7 @@ async def test_a_cancelled_fetch_leaves_the_reference_good(team: Team) -> None:
     await asyncio.wait([fetch, call])
     with pytest.raises(DeadlineExceeded):
         await rref.rpc_async(timeout=0.01).add()
+    things.gate.set()
     assert await rref.rpc_async().add() == 2
     del rref, fetch, call
     await team.clean()

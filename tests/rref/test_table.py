@@ -9,7 +9,7 @@ from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rref.ids import ForkId, HoldId, RRefId
 from psframework.rref.messages import Delete, Deleted, Message, Register, Registered
-from psframework.rref.table import Home, Table, fresh
+from psframework.rref.table import Home, Table
 
 USER = PeerInfo("user", "worker", "", 2)
 SOON = 10.0
@@ -26,13 +26,6 @@ async def desk() -> Desk:
     return Desk()
 
 
-def test_errors_that_are_kept_are_copied() -> None:
-    kept = PeerLost("gone", peer="bob", reason="lease", may_have_run=False)
-    again = fresh(kept)
-    assert again is not kept
-    assert (str(again), again.peer, again.reason, again.may_have_run) == ("gone", "bob", "lease", False)
-
-
 async def test_waiting_for_a_value(desk: Desk) -> None:
     table, rref, fork = desk.table, RRefId(2, 1), ForkId(2, 1)
     waiting = asyncio.ensure_future(table.value(rref, fork, Deadline.after(SOON)))
@@ -46,7 +39,7 @@ async def test_waiting_for_a_value(desk: Desk) -> None:
     assert table.receive(USER, Delete(fork)) == [Deleted(fork)]
     with pytest.raises(PeerLost, match="no value"):
         await table.value(rref, fork, Deadline.after(SOON))
-    assert not table._waiters
+    assert not table.waiters
     assert not table.born
 
 
@@ -58,15 +51,6 @@ async def test_a_value_that_goes_while_somebody_waits(desk: Desk) -> None:
     table.lost(2, "lease")
     with pytest.raises(PeerLost):
         await waiting
-
-
-async def test_cancelled_waiters_are_forgotten(desk: Desk) -> None:
-    table, rref, fork = desk.table, RRefId(2, 1), ForkId(2, 1)
-    waiting = asyncio.ensure_future(table.value(rref, fork, Deadline.NEVER))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    assert not table._waiters
 
 
 async def test_answers_go_back_and_the_rest_is_posted(desk: Desk) -> None:
@@ -94,7 +78,7 @@ async def test_a_fork_that_is_used_before_it_is_registered(desk: Desk) -> None:
     assert not waiting.done()
     table.receive(USER, Register(fork, entry.rref, None, hold.id))
     assert await waiting == "value"
-    assert not table._waiters
+    assert not table.waiters
 
 
 async def test_a_fork_is_no_key_to_other_values(desk: Desk) -> None:

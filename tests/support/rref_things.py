@@ -1,6 +1,7 @@
 """Classes and functions whose results tests keep as RRefs."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from psframework.rpc.values.types import register_type
 
 made: list[Any] = []
 kept: list[Any] = []
+gate = threading.Event()
+"""Opens for constructors that wait for it."""
 
 
 class Base:
@@ -24,8 +27,9 @@ class Base:
 class Counter(Base):
     """Counts."""
 
-    def __init__(self, start: int = 0, seconds: float = 0.0, fail: bool = False) -> None:
+    def __init__(self, start: int = 0, seconds: float = 0.0, fail: bool = False, gated: bool = False) -> None:
         time.sleep(seconds)
+        assert not gated or gate.wait(30)
         if fail:
             raise ValueError(f"no counter starts at {start}")
         self.value = start
