@@ -32,14 +32,17 @@ class Layout:
     height: float
 
 
-def place(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Layout:
+def place(
+    widths: Sequence[float], edges: Sequence[tuple[int, int]], given: Sequence[int] | None = None
+) -> Layout:
     """Lays out boxes and edges.
 
     Args:
         widths: of each box, in pixels; at least one box.
         edges: (from, to) by number, without cycles; each points downwards.
+        given: the layer of each box, where these are part of a larger graph.
     """
-    layers_of = _layers(len(widths), edges)
+    layers_of = levels(len(widths), edges) if given is None else given
     sizes = list(widths)
     layer_of = list(layers_of)
     hops: list[list[int]] = []
@@ -81,7 +84,7 @@ def _direct(spans: Sequence[int]) -> set[int]:
     return direct
 
 
-def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+def levels(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     """The layer of each box: sources just above what uses them first, everything else by its longest path."""
     below: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count

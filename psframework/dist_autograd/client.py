@@ -18,6 +18,7 @@ from psframework.dist_autograd.passenger import PASSENGER
 from psframework.dist_autograd.servicer import SERVICE, DistAutogradService
 from psframework.errors import ContextClosed, PeerLost, PsfError
 from psframework.proto.v1 import dist_autograd_pb2 as pb
+from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.errand import Errand, Operation
 from psframework.rpc.functions.remote_client import Remote
@@ -191,13 +192,16 @@ class DistAutograd:
         """A backward has failed here: so has its context."""
         self.release(ContextId(id.context.creator, id.context.counter), error=str(error))
 
-    def outline(self, id: ContextId) -> pb.OutlineReply:
-        """The graph of a context in this process."""
-        return outline(self.contexts.find(id))
+    async def outline(self, id: ContextId, limit: int) -> pb.OutlineReply:
+        """The graph of a context in this process; a larger one than `limit` is folded."""
+        return await compute(outline, self.contexts.find(id), limit=limit)
 
-    def outline_of(self, name: str, id: ContextId, deadline: Deadline) -> asyncio.Future[pb.OutlineReply]:
+    def outline_of(
+        self, name: str, id: ContextId, limit: int, deadline: Deadline
+    ) -> asyncio.Future[pb.OutlineReply]:
         """The graph of a context in another process."""
-        request = pb.OutlineRequest(context=pb.ContextId(creator=id.creator, counter=id.counter))
+        request = pb.OutlineRequest(limit=limit)
+        request.context.creator, request.context.counter = id
         return self._send(OUTLINE, request, name, None, deadline)
 
     # As the Wire of backwards

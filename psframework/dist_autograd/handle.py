@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from psframework.autograd import engine
 from psframework.autograd.engine import Gradient
+from psframework.autograd.picture import Drawing
 from psframework.autograd.tensor import Tensor
 from psframework.dist_autograd import passenger
 from psframework.dist_autograd.backward import Backward
 from psframework.dist_autograd.context import Context, Contexts
+from psframework.dist_autograd.draw import draw
 from psframework.dist_autograd.ids import ContextId
 from psframework.errors import ArgumentError, AutogradError, ContextClosed, DeadlineExceeded
 from psframework.proto.v1 import dist_autograd_pb2 as pb
+from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.remote_client import deadline
 
 Mode = Literal["smart", "fast"]
@@ -25,10 +30,15 @@ class Home(Protocol):
     """The connection that a context belongs to."""
 
     @property
+    def name(self) -> str: ...
+    @property
     def incarnation(self) -> int: ...
     @property
     def contexts(self) -> Contexts: ...
     def incarnation_of(self, name: str) -> int: ...
+    def outline_of(
+        self, name: str, id: ContextId, limit: int, deadline: Deadline
+    ) -> asyncio.Future[pb.OutlineReply]: ...
     def open(self) -> Context: ...
     def backward(self, id: pb.BackwardId) -> Backward: ...
     def release(self, id: ContextId, why: str = "has ended", error: str = "") -> None: ...
@@ -75,6 +85,16 @@ class DistContext:
     def id(self) -> ContextId:
         """Its name, the same in all processes."""
         return self._open.id
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """The block, and the tasks that it starts, belong to this context, in whatever task it runs."""
+        self._open.check()
+        token = passenger.enter(self._home, self._open)
+        try:
+            yield
+        finally:
+            passenger.leave(token)
 
     async def backward(
         self,
@@ -137,11 +157,57 @@ class DistContext:
         context.check()
         return dict(context.gradients)
 
+    async def draw(
+        self,
+        path: str | PathLike[str] | None = "graph.svg",
+        *,
+        roots: Tensor | Sequence[Tensor] | None = None,
+        names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (),
+        limit: int = 60,
+        timeout: float | None = None,
+    ) -> Drawing:
+        """Draw the graph of this context over all processes that take part.
+
+        Each process has a lane, data flows down, yellow are messages with tensors: arrows lead from the
+        `send` node of the one that sent it to the `recv` node of the other. After a backward without
+        `retain_graph` there are only messages left to be drawn, dashed, in the order of their time.
+        A process that can't be asked is in the picture with the reason.
+
+        Args:
+            path: the SVG file to write; None writes none.
+            roots: tensors of this process to draw with what led to them; None for all that is alive and came
+                from messages of this context.
+            names: of this process's leaves: `model.named_parameters()`, or {"x": x}.
+            limit: of a process with more operations and leaves, those between the same messages are one box.
+            timeout: seconds; None: 60; 0: no limit.
+
+        Raises:
+            ArgumentError: nothing to draw: no tensor that requires grad has travelled.
+            ContextClosed: the context has ended, or a backward in it failed.
+        """
+        context = self._open
+        context.check()
+        return await draw(self._home, context, path, roots, names, limit, deadline(timeout))
+
     @property
     def _open(self) -> Context:
         if self._context is None:
             raise ContextClosed("the context was not entered: async with cluster.dist_autograd() as ctx")
         return self._context
+
+
+def gradients() -> dict[Tensor, Gradient]:
+    """Gradients in this process of the context that the running code belongs to, also in a function that was
+    called from inside it: as `DistContext.gradients`.
+
+    Raises:
+        ContextClosed: there is none, it has ended, or a backward in it failed.
+    """
+    context: Any = passenger.current()
+    if context is None:
+        raise ContextClosed("no context here: call this inside one, or in what is called from inside")
+    context.check()
+    return dict(context.gradients)
 
 
 def _scalars(roots: Tensor | Iterable[Tensor]) -> list[Tensor]:

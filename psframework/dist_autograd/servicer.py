@@ -29,7 +29,7 @@ class Backwards(Protocol):
     def fail(self, id: pb.BackwardId, error: BaseException) -> None: ...
     def release(self, id: ContextId, why: str) -> None: ...
     def release_below(self, creator: int, counter: int) -> None: ...
-    def outline(self, id: ContextId) -> pb.OutlineReply: ...
+    async def outline(self, id: ContextId, limit: int) -> pb.OutlineReply: ...
 
 
 class DistAutogradService:
@@ -105,10 +105,11 @@ class DistAutogradService:
             contexts=[each for each in request.contexts if ContextId(each.creator, each.counter) in contexts]
         )
 
-    def outline(self, request: pb.OutlineRequest, call: Call) -> pb.OutlineReply:
+    async def outline(self, request: pb.OutlineRequest, call: Call) -> pb.OutlineReply:
         """The graph of a context here."""
         _check_session(call)
-        return self._backwards.outline(ContextId(request.context.creator, request.context.counter))
+        id = ContextId(request.context.creator, request.context.counter)
+        return await self._backwards.outline(id, request.limit)
 
 
 def _check_session(call: Call) -> None:

@@ -42,6 +42,13 @@ def test_sources_stand_just_above_their_first_use():
     assert placed.centres[4][1] == placed.centres[2][1]
 
 
+def test_layers_may_be_given():
+    """As part of a larger graph: a layer may stay empty, and an edge goes straight through it."""
+    placed = place([40, 60, 20], [(0, 2)], [1, 1, 4])
+    assert [y for _, y in placed.centres] == [1.5 * RISE, 1.5 * RISE, 4.5 * RISE]
+    assert len(placed.routes[0]) == 4 and placed.height == 5 * RISE
+
+
 def test_crossings_are_avoided():
     """Two chains given in crossed order: a b, then b' a'."""
     placed = place([40] * 6, [(0, 3), (1, 2), (3, 4), (2, 5)])

@@ -380,6 +380,9 @@ class OutlineRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTEXT_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """Limit: a larger graph is answered folded, what lies between the same messages as one node."""
     @_builtins.property
     def context(self) -> Global___ContextId:
         """Context is which."""
@@ -388,10 +391,11 @@ class OutlineRequest(_message.Message):
         self,
         *,
         context: Global___ContextId | None = ...,
+        limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -399,32 +403,57 @@ Global___OutlineRequest: _TypeAlias = OutlineRequest  # noqa: Y015
 
 @_typing.final
 class GraphNode(_message.Message):
-    """GraphNode is an operation, a leaf, or one end of a message."""
+    """GraphNode is an operation, a leaf, or one end of a message. An operation or a "send" without inputs was freed by a
+    backward.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class FoldedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
-    SHAPE_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
-    NBYTES_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
+    NBYTES_FIELD_NUMBER: _builtins.int
+    FOLDED_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the operation; "send", "recv" or "leaf"."""
-    tensor: _builtins.int
-    """Tensor is the index in the message."""
-    nbytes: _builtins.int
-    """Nbytes that travelled."""
     label: _builtins.str
-    """Label for people, such as the function that was called."""
+    """Label for people: the function that a message is about, shape and dtype of a leaf."""
+    nbytes: _builtins.int
+    """Nbytes that travelled, that a leaf has, or that an operation keeps for the backward."""
+    peer: _builtins.str
+    """Peer is the name of the process at the other end of the message."""
+    tensors: _builtins.int
+    """Tensors in the message."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Inputs are indices of nodes in the same list."""
+        """Inputs are indices of nodes in the same list, lower than its own."""
 
     @_builtins.property
-    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Shape of the result, if it is known."""
+    def folded(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Folded: for a node that stands for several, how many of each name."""
 
     @_builtins.property
     def message(self) -> Global___TensorsId:
@@ -435,15 +464,16 @@ class GraphNode(_message.Message):
         *,
         name: _builtins.str = ...,
         inputs: _abc.Iterable[_builtins.int] | None = ...,
-        shape: _abc.Iterable[_builtins.int] | None = ...,
-        message: Global___TensorsId | None = ...,
-        tensor: _builtins.int = ...,
-        nbytes: _builtins.int = ...,
         label: _builtins.str = ...,
+        nbytes: _builtins.int = ...,
+        folded: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        message: Global___TensorsId | None = ...,
+        peer: _builtins.str = ...,
+        tensors: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "label", b"label", "message", b"message", "name", b"name", "nbytes", b"nbytes", "shape", b"shape", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folded", b"folded", "inputs", b"inputs", "label", b"label", "message", b"message", "name", b"name", "nbytes", b"nbytes", "peer", b"peer", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -463,7 +493,7 @@ class OutlineReply(_message.Message):
 
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Peers are the names of the processes that this one sent messages of the context to."""
+        """Peers are the names of the processes that this one called in the context."""
 
     def __init__(
         self,
