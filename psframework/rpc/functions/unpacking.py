@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from psframework.errors import PsfError
 from psframework.proto.v1.remote_pb2 import Value
 from psframework.rpc.compute import compute
 from psframework.rpc.values import arguments
 from psframework.rpc.values.decoder import Home
 from psframework.rpc.values.journey import Journey
+
+LOOK_SECONDS: Final = 0.5
+"""The thread looks so often whether the loop that it waits for still lives."""
 
 T = TypeVar("T")
 
@@ -60,4 +64,7 @@ def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> An
             outcome.set_exception(error)
 
     loop.call_soon_threadsafe(run)
+    while not wait((outcome,), LOOK_SECONDS).done:
+        if loop.is_closed():
+            raise PsfError("the event loop ended while a message for it was being read")
     return outcome.result()

@@ -11,8 +11,9 @@ import pytest
 from crew import Crew, until
 
 from psframework import nn
-from psframework.errors import PermissionDenied, WireError
+from psframework.errors import PermissionDenied, PsfError, WireError
 from psframework.proto.v1.remote_pb2 import Value
+from psframework.rpc.functions import unpacking
 from psframework.rpc.functions.unpacking import Unread, in_thread, value_of
 from psframework.rpc.registry import remote
 from psframework.rpc.security.allow import AllowList
@@ -79,6 +80,16 @@ async def test_a_thread_calls_on_the_loop() -> None:
     )
     with pytest.raises(ValueError, match="no"):
         await in_thread(lambda home: home(fail))
+
+
+async def test_a_thread_does_not_wait_for_a_loop_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "LOOK_SECONDS", 0.01)
+    loop = asyncio.new_event_loop()
+    waiting = asyncio.get_running_loop().run_in_executor(None, unpacking._call_on, loop, threading.get_ident)
+    await until(lambda: loop._ready)  # type: ignore[attr-defined]
+    loop.close()
+    with pytest.raises(PsfError, match="loop ended"):
+        await asyncio.wait_for(waiting, 10)
 
 
 async def test_the_loop_goes_on_while_a_constructor_runs(crew: Crew) -> None:
