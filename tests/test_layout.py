@@ -58,6 +58,7 @@ PURE = [
     "parameter_server/table.py",
     "parameter_server/policy.py",
     "parameter_server/dedupe.py",
+    "nn/making.py",
     "nn/module.py",
     "nn/state.py",
     "optim/rule.py",
