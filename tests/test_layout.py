@@ -44,6 +44,8 @@ PURE = [
     "dist_autograd/context.py",
     "dist_autograd/discovery.py",
     "dist_autograd/engine.py",
+    "dist_autograd/fold.py",
+    "dist_autograd/picture.py",
     "dist_autograd/passenger.py",
     "rref/ids.py",
     "rref/messages.py",
