@@ -52,7 +52,8 @@ class Here:
                 (number, await item.to_here() if isinstance(item, RRef) else item)
                 for number, item in self._items
             ]
-            self._optimizer = OwnersOptimizer(self._spec, values)
+            if self._optimizer is None:  # another step, which waited too, may have made it
+                self._optimizer = OwnersOptimizer(self._spec, values)
 
     async def call(self, method: str, *args: Any, timeout: float | None) -> Any:
         """In a thread of this process, which can't be stopped: the time is not limited."""
