@@ -63,12 +63,13 @@ class Decoder:
 
     Attributes:
         authorize: raises PermissionDenied if the peer may not call a class; None where nobody asks.
+        allowed: names of classes that it has allowed.
         modules: those that were made, in the order in which they ended.
         stateless: those of them whose state comes with that of a module around them.
     """
 
-    __slots__ = ("_blobs", "_bound", "_containers", "_integers", "_parts", "_reals", "_texts", "_used", "at",
-                 "authorize", "home", "journey", "message", "modules", "outline", "stateless",
+    __slots__ = ("_blobs", "_bound", "_containers", "_integers", "_parts", "_reals", "_texts", "_used",
+                 "allowed", "at", "authorize", "home", "journey", "message", "modules", "outline", "stateless",
                  "views")  # fmt: skip
 
     def __init__(
@@ -86,6 +87,7 @@ class Decoder:
         self.at = 0
         self.modules: list[Any] = []
         self.stateless: set[Any] = set()
+        self.allowed: set[str] = set()
         self._parts = parts
         self._used = 0
         self._containers = 0

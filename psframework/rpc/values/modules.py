@@ -15,7 +15,8 @@ ARRAYS, FROZEN, RESTING = "arrays", "frozen", "resting"
 def is_layer(kind: Any) -> bool:
     """Whether `nn`'s own code makes objects of a class: within what arrived, their arrays all from there."""
     makers = (kind.__init__, getattr(kind, "reset_parameters", None))
-    return all(maker is None or maker.__module__.startswith("psframework.nn.") for maker in makers)
+    homes = [getattr(maker, "__module__", "") for maker in makers if maker is not None]
+    return all(home.startswith("psframework.nn.") for home in homes)
 
 
 def state_of(module: Module) -> dict[str, Any]:

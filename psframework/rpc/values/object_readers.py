@@ -126,8 +126,9 @@ def _module_class(decoder: Decoder, name: str) -> registry.Entry:
     entry, authorize, peer = _find(name), decoder.authorize, decoder.journey.peer
     if entry.kind is not registry.Kind.CLASS or not issubclass(entry.target, Module):  # type: ignore[arg-type]
         raise WireError(f"{entry.name} is no Module class")
-    if authorize is not None and peer is not None:
+    if authorize is not None and peer is not None and entry.name not in decoder.allowed:
         decoder.home(functools.partial(authorize, entry, peer))
+        decoder.allowed.add(entry.name)
     return entry
 
 

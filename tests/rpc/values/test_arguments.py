@@ -276,6 +276,8 @@ def seeds():
         ],
         [psf.tensor([1.0]), nn.Parameter(np.ones(2)), Item(1, Colour.RED), nn.ReLU(), F.relu, np.dtype("f4")],
         [Small(3), nn.Sequential(nn.ReLU(), Small(2)), slice(1, 2), range(3), ..., np.random.default_rng(1)],
+        [nn.Linear(3, 4), nn.GRU(2, 3, 2), nn.RotaryEmbedding(4, 9), nn.LayerNorm((2, 3)).half()],
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(2, 1, 3), 2),
         [float(i) for i in range(20)] + list(range(20)) + ["x"] * 20,
         [np.zeros(300), "a" * 2000, b"b" * 2000, psf.SparseRows(np.array([1]), np.ones((1, 2)), (3, 2))],
     ]
@@ -326,7 +328,16 @@ def arbitrary(count, seed):
                 integers=[rng.getrandbits(63) for _ in range(9)],
                 reals=[rng.random() for _ in range(9)],
                 texts=rng.choices(
-                    ["x", "psframework.nn.ReLU", "cpu", "2026-11-30", "UTC", f"{__name__}.Colour"], k=9
+                    [
+                        "x",
+                        "psframework.nn.ReLU",
+                        "psframework.nn.Linear",
+                        "cpu",
+                        "2026-11-30",
+                        "UTC",
+                        f"{__name__}.Colour",
+                    ],
+                    k=9,
                 ),
                 blobs=[rng.randbytes(rng.choice((0, 1, 4, 8, 16))) for _ in range(9)],
             )

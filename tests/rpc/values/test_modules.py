@@ -273,6 +273,18 @@ def call_of(value):
     return call
 
 
+def test_each_class_is_asked_for_once_and_before_it_is_made():
+    asked = []
+    journey = Journey(PeerInfo("someone", "worker", "", 7), outgoing=False)
+
+    def authorize(entry, peer):
+        asked.append((entry.name.rpartition(".")[2], peer.name))
+
+    message = encode([nn.Sequential(nn.ReLU(), nn.ReLU()), nn.ReLU()], Journey())
+    decode(message, [], journey, authorize=authorize)
+    assert asked == [("Sequential", "someone"), ("ReLU", "someone")]
+
+
 def test_where_no_module_may_stand():
     journey = Journey(PeerInfo("someone", "worker", "", 7), outgoing=False)
     assert decode(encode([1], Journey()), [], journey, authorize=no_modules) == [1]
