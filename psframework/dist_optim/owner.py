@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
-from psframework.dist_autograd import passenger
+from psframework.dist_autograd import handle
 from psframework.dist_optim.locks import ParameterLocks
 from psframework.errors import ArgumentError
 from psframework.nn.module import Module
@@ -93,13 +93,9 @@ class OwnersOptimizer:
             self._optimizer.load_state_dict({"state": loaded, "param_groups": groups})
 
     def _gradients(self) -> dict[Tensor, Gradient]:
-        """Those of this call's context, of parameters here."""
-        context = passenger.current()
-        if context is None:
-            raise ArgumentError("a step belongs to a context: await dist_opt.step(ctx)")
-        context.check()
-        gradients = context.gradients
-        return {each: gradient for each in self._keys if (gradient := gradients.get(each)) is not None}
+        """Those of the call's context, of parameters here."""
+        found = handle.gradients()
+        return {each: found[each] for each in self._keys if each in found}
 
 
 def named_parameters(place: int, item: object) -> Iterator[tuple[str, Tensor]]:

@@ -116,3 +116,25 @@ async def test_a_deadline_ends_the_context(crew: Crew) -> None:
             ctx.gradients()
         bob.dist.backward = original  # type: ignore[method-assign]
     await until(lambda: len(bob.dist.contexts) == 0)
+
+
+async def test_a_block_in_any_task_may_belong_to_a_context(crew: Crew) -> None:
+    ann, _ = await pair(crew)
+    x, contexts = leaf(1.0, 2.0), asyncio.Queue[Any]()
+
+    async def elsewhere() -> Tensor:
+        ctx = await contexts.get()
+        with ctx.inside():
+            twice = await ann.rpc("bob", functions.twice, x)
+        outside = await ann.rpc("bob", functions.twice, x)
+        assert isinstance(twice, Tensor) and twice.requires_grad
+        assert not getattr(outside, "requires_grad", False)
+        return twice
+
+    task = asyncio.create_task(elsewhere())
+    async with ann.context() as ctx:
+        contexts.put_nowait(ctx)
+        await ctx.backward((await task).sum())
+        np.testing.assert_array_equal(ctx.gradients()[x], [2.0, 2.0])
+    with pytest.raises(ContextClosed), ctx.inside():
+        pass
