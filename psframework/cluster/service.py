@@ -10,10 +10,10 @@ import asyncio
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from psframework.cluster.connect import make_agent
 from psframework.cluster.late import LateHandlers
@@ -47,6 +47,7 @@ class Parts(Generic[S]):
         listed: names of services that are mounted once it has joined.
         servicers: ordinary gRPC servicers, each with the generated function that adds it to a server.
         on_drain: called when the process has been told to end, while calls are still answered.
+        unfinished: tell how much must come to its end before the process does, beside calls that run.
         on_joined: awaited with the agent, once this process is in the cluster and before it serves.
         membership: this process in the cluster; None before it joined, and in a service that runs alone.
         agent: its calls; None before it joined.
@@ -59,6 +60,7 @@ class Parts(Generic[S]):
     listed: list[str] = field(default_factory=list)
     servicers: list[tuple[Callable[..., None], object]] = field(default_factory=list)
     on_drain: list[Callable[[], None]] = field(default_factory=list)
+    unfinished: list[Callable[[], int]] = field(default_factory=list)
     on_joined: list[Callable[[Agent], Awaitable[None]]] = field(default_factory=list)
     membership: Membership | None = None
     agent: Agent | None = None
@@ -68,9 +70,10 @@ class Parts(Generic[S]):
         return self.membership is None or self.membership.holds_lease
 
     def idle(self) -> bool:
-        """Whether no call of a peer runs here."""
+        """Whether nothing runs here for a peer."""
         peers = self.agent.peers if self.agent is not None else ()
-        return not any(peer.statistics()["served"] for peer in peers)
+        running = any(peer.statistics()["served"] for peer in peers)
+        return not running and not any(count() for count in self.unfinished)
 
 
 Build = Callable[[Parts[S]], Awaitable[None]]
@@ -88,9 +91,28 @@ def run_service(role: str, settings_type: type[S], build: Build[S]) -> None:
         program = sys.argv[0] if sys.argv[0].startswith("psf ") else f"python -m services.{_module(role)}"
         settings = settings_type.from_command_line(sys.argv[1:], program)
         _prepare(settings)
-        asyncio.run(_run(role, settings, build))
+        _run_to_its_end(_run(role, settings, build))
     except PsfError as error:
         sys.exit(_complaint(error))
+
+
+def _run_to_its_end(main: Coroutine[Any, Any, None]) -> None:
+    """As `asyncio.run`, but `sys.exit` in a task that a remote function has started does not end the service.
+
+    asyncio lets it out of the loop, after it has become the outcome of the task: whoever awaits that has it.
+    """
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(main)
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except SystemExit as error:
+                if task.done():
+                    raise
+                get_logger(__name__).warning(
+                    "a task called sys.exit, which ends only that task", code=error.code
+                )
 
 
 def _prepare(settings: ServiceSettings) -> None:

@@ -26,6 +26,7 @@ async def build(parts: Parts[WorkerSettings]) -> None:
     if settings.coordinator:
         parts.listed.extend(OFFERED)
     parts.on_drain.append(remoting.drain)
+    parts.unfinished.append(lambda: remoting.functions.streams)
 
     async def joined(agent: Agent) -> None:
         if parts.membership is not None:

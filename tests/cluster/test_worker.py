@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,13 +13,14 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from psframework.cluster.connect import connect
+from psframework.cluster.handle import Cluster
 from psframework.cluster.local import LocalCluster, local_cluster
 from psframework.cluster.process import ServiceProcess
 from psframework.cluster.remoting import OFFERED
 from psframework.cluster.script import import_path
 from psframework.cluster.settings import WorkerSettings
 from psframework.cluster.worker import options_of
-from psframework.errors import PeerLost, PermissionDenied, ResourceExhausted
+from psframework.errors import PeerLost, PermissionDenied, RemoteError, ResourceExhausted
 from psframework.rpc.functions.pool import default_threads
 
 
@@ -39,6 +41,15 @@ async def worker(local: LocalCluster, name: str, *flags: str) -> AsyncIterator[S
         yield process
     finally:
         await process.stop(5)
+
+
+async def refused(cluster: Cluster, name: str) -> PeerLost:
+    """Calls until the signal has arrived there."""
+    while True:
+        try:
+            await cluster.rpc_async(name, functions.add, (1, 1))
+        except PeerLost as error:
+            return error
 
 
 def test_flags() -> None:
@@ -118,16 +129,50 @@ async def test_it_drains(local: LocalCluster) -> None:
         assert await cluster.rpc_async("ending", functions.add, (1, 1)) == 2
         process.send_signal(signal.SIGTERM)
 
-        async def call_until_the_signal_has_arrived() -> None:
-            while True:
-                await cluster.rpc_async("ending", functions.add, (1, 1))
-
-        with pytest.raises(PeerLost) as caught:
-            await call_until_the_signal_has_arrived()
-        assert not caught.value.may_have_run
+        assert not (await refused(cluster, "ending")).may_have_run
         assert not running.done()
         assert await running == "slept"
         assert await process.wait(10) == 0
+
+
+async def test_it_drains_generators_that_nobody_reads_at_the_moment(local: LocalCluster) -> None:
+    async with worker(local, "streaming") as process, connect(local.address) as cluster:
+        stream = cluster.rpc_stream("streaming", functions.numbers, (2000,))
+        items = [await anext(stream)]
+        process.send_signal(signal.SIGTERM)
+        await refused(cluster, "streaming")
+        await asyncio.sleep(0.3)
+        items += [item async for item in stream]
+        assert items == list(range(2000))
+        assert await process.wait(2) == 0  # not only after the time for draining
+
+
+async def test_functions_that_hang_in_threads_do_not_keep_it(local: LocalCluster) -> None:
+    async with worker(local, "stuck") as process, connect(local.address) as cluster:
+        calls = [cluster.rpc_async("stuck", functions.block, (60,)) for _ in range(3)]
+        assert await cluster.rpc_async("stuck", functions.add, (1, 1)) == 2
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait(10) == 0
+        assert time.monotonic() - start < 5
+        for call in calls:
+            with pytest.raises(PeerLost):
+                await call
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_sys_exit_in_a_task_of_a_function_is_the_calls_error_at_most(
+    local: LocalCluster, awaited: bool
+) -> None:
+    async with worker(local, "exiting"), connect(local.address) as cluster:
+        before = await cluster.rpc_async("exiting", functions.pid)
+        call = cluster.rpc_async("exiting", functions.exit_in_a_task, (awaited,))
+        if awaited:
+            with pytest.raises(RemoteError, match="SystemExit: 3"):
+                await call
+        else:
+            assert await call == "went on"
+        assert await cluster.rpc_async("exiting", functions.pid) == before
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -35,6 +36,20 @@ async def sleep(seconds: float) -> str:
 def block(seconds: float) -> str:
     time.sleep(seconds)
     return "blocked"
+
+
+@psf.remote
+async def exit_in_a_task(awaited: bool) -> str:
+    """A task of it ends the program, or tries to."""
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    task = asyncio.create_task(leave())
+    if awaited:
+        await task
+    await asyncio.sleep(0.05)
+    return "went on"
 
 
 @psf.remote(idempotent=True)

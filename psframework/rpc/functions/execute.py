@@ -127,8 +127,8 @@ class Executor:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            await self._pool.close(CLOSE_SECONDS)
+        if self._pool is not None:  # while the process drained they had their time
+            await self._pool.close(0.0 if self._draining else CLOSE_SECONDS)
 
     def drain(self, name: str = "") -> None:
         """The process is about to end: refuses what comes from now on, while what runs goes on.

@@ -60,6 +60,11 @@ class RemoteService:
         self._streams = Streams()
         self._watched: set[Peer] = set()
 
+    @property
+    def streams(self) -> int:
+        """Generators that run, or of which items have not been fetched."""
+        return len(self._streams)
+
     async def __aenter__(self) -> Self:
         return self
 
