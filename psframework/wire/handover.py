@@ -206,15 +206,30 @@ async def offer_segment(
         ResourceExhausted, WireError: the peer could not map the segment, or refuses it.
         DeadlineExceeded: it took too long.
     """
+    await _hand_over(Path(path), session_key, segment_id, segment.fd, deadline_s)
+
+
+async def offer_socket(
+    path: str | os.PathLike[str],
+    session_key: bytes,
+    number: int,
+    sock: socket.socket,
+    deadline_s: float = 5.0,
+) -> None:
+    """Hands one end of a Unix stream socket over; arguments and errors as of `offer_segment`."""
+    await _hand_over(Path(path), session_key, number, sock.fileno(), deadline_s)
+
+
+async def _hand_over(path: Path, session_key: bytes, number: int, fd: int, deadline_s: float) -> None:
     try:
         async with asyncio.timeout(deadline_s):
             with unix_socket() as sock:
-                await _connect(sock, Path(path))
-                await _offer(sock, session_key, segment_id, segment)
+                await _connect(sock, path)
+                await _offer(sock, session_key, number, fd)
     except TimeoutError:
         raise DeadlineExceeded(f"no answer within {deadline_s} s from the peer's socket at {path}") from None
     except OSError as error:
-        raise PeerLost(f"can't hand a segment over at {path}: {error}", reason="refused") from None
+        raise PeerLost(f"can't hand a descriptor over at {path}: {error}", reason="refused") from None
 
 
 async def _connect(sock: socket.socket, path: Path) -> None:
@@ -228,12 +243,12 @@ async def _connect(sock: socket.socket, path: Path) -> None:
             await asyncio.sleep(0.005)
 
 
-async def _offer(sock: socket.socket, session_key: bytes, segment_id: int, segment: Segment) -> None:
+async def _offer(sock: socket.socket, session_key: bytes, segment_id: int, fd: int) -> None:
     hello = pack_hello(session_key)
     await send(sock, hello)
     answer = (await receive(sock))[1]
     proof = answer_challenge(session_key, hello, answer, segment_id)
-    await send(sock, _OFFER.pack(segment_id, proof), segment.fd)
+    await send(sock, _OFFER.pack(segment_id, proof), fd)
     check_answer((await receive(sock))[1])
 
 

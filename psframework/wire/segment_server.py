@@ -8,12 +8,13 @@ import logging
 import os
 import secrets
 import socket
+import stat
 import struct
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from psframework.errors import ConfigurationError, PsfError, WireError
 from psframework.wire import handover
@@ -21,7 +22,10 @@ from psframework.wire.shm import MAX_SEGMENT, Segment
 
 log = logging.getLogger("psframework.wire")
 
+T = TypeVar("T", Segment, socket.socket)
+
 OnSegment = Callable[[bytes, int, Segment], None]
+OnSocket = Callable[[bytes, int, socket.socket], None]
 
 _BACKLOG: Final = 64
 _MAX_HANDOVERS: Final = 64
@@ -39,6 +43,7 @@ class SegmentServer:
         directory: where the socket goes; None for `handover.default_directory()`.
         on_segment: called on the loop with (session key, segment id, segment), and owner of the segment
             from then on; a PsfError that it raises is the peer's refusal (the segment is then closed).
+        on_socket: the same for Unix stream sockets, which are refused without it.
         max_bytes: largest segment to accept.
         seconds: how long one handover may take.
 
@@ -51,10 +56,12 @@ class SegmentServer:
         directory: str | os.PathLike[str] | None = None,
         on_segment: OnSegment | None = None,
         *,
+        on_socket: OnSocket | None = None,
         max_bytes: int = MAX_SEGMENT,
         seconds: float = 5.0,
     ) -> None:
         self.on_segment = on_segment
+        self.on_socket = on_socket
         self._directory = handover.default_directory() if directory is None else Path(directory)
         self._max_bytes = max_bytes
         self._seconds = seconds
@@ -167,6 +174,10 @@ class SegmentServer:
             if fd >= 0:
                 os.close(fd)
             raise
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            self._take(key, segment_id, _stream_socket(fd), self.on_socket)
+            await handover.send(connection, handover.pack_answer(None))
+            return
         segment = Segment.from_fd(fd, max_bytes=self._max_bytes)
         try:
             # Mapped pages before the peer goes on; in a thread, since the loop must not wait for them.
@@ -174,18 +185,27 @@ class SegmentServer:
         except BaseException:
             segment.close()
             raise
-        self._take(key, segment_id, segment)
+        self._take(key, segment_id, segment, self.on_segment)
         await handover.send(connection, handover.pack_answer(None))
 
-    def _take(self, key: bytes, segment_id: int, segment: Segment) -> None:
+    def _take(self, key: bytes, number: int, gift: T, taker: Callable[[bytes, int, T], None] | None) -> None:
         try:
             # The key may have been forgotten while the packets were under way.
-            if self.on_segment is None or handover.fingerprint(key) not in self._keys:
-                raise WireError("nobody takes segments here")
-            self.on_segment(key, segment_id, segment)
+            if taker is None or handover.fingerprint(key) not in self._keys:
+                raise WireError(f"nobody takes a {type(gift).__name__} here")
+            taker(key, number, gift)
         except BaseException:
-            segment.close()
+            gift.close()
             raise
+
+
+def _stream_socket(fd: int) -> socket.socket:
+    """The socket of a descriptor that a peer sent, which is taken over; WireError for other kinds."""
+    sock = socket.socket(fileno=fd)
+    if (sock.family, sock.type) == (socket.AF_UNIX, socket.SOCK_STREAM):
+        return sock
+    sock.close()
+    raise WireError("a socket, but no Unix stream socket")
 
 
 def _refuse(connection: socket.socket, error: Exception) -> None:

@@ -194,7 +194,7 @@ class Acceptor:
         if session.expiry is not None:
             session.expiry.cancel()
             session.expiry = None
-        link = session.peer.new_link(context)
+        link = session.peer.new_link(context, hello.connection)
         try:
             session.peer.attach(hello.state, link, session.peer.ask_for_stripes)
         except PsfError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -211,7 +212,9 @@ class Agent:
 
     async def __aenter__(self) -> Self:
         if Lane.SHM in self.options.lanes and shm.available():
-            server = SegmentServer(self.options.segment_directory, self._receive_segment)
+            server = SegmentServer(
+                self.options.segment_directory, self._receive_segment, on_socket=self._receive_socket
+            )
             try:
                 self._segment_server = await server.__aenter__()
                 self._home.segment_path = server.path
@@ -275,10 +278,16 @@ class Agent:
         return peer
 
     def _receive_segment(self, key: bytes, number: int, segment: Segment) -> None:
+        self._session(key).receive_segment(number, segment)
+
+    def _receive_socket(self, key: bytes, number: int, sock: socket.socket) -> None:
+        self._session(key).receive_socket(number, sock)
+
+    def _session(self, key: bytes) -> Peer:
         peer = self._keys.get(key)
         if peer is None:
             raise WireError("no session with this key")
-        peer.receive_segment(number, segment)
+        return peer
 
     def _forget(self, peer: Peer) -> None:
         if peer in self._peers:

@@ -152,10 +152,12 @@ class Dialer:
     async def _pump(
         self, peer: Peer, connection: Connection, opened: asyncio.Future[Peer]
     ) -> BaseException | None:
-        link = peer.new_link(connection.stream)
+        link = peer.new_link(connection.stream, self._attempts)
         try:
             peer.attach(connection.welcome.state, link, lambda: self._open_stripes(peer, link, connection))
-            if not opened.done():
+            if opened.done():
+                self._home.spawn(peer.shorten())
+            else:
                 opened.set_result(peer)
             return await link.pump()
         except WireError as error:

@@ -56,9 +56,6 @@ class Dispatcher:
         methods: what may be called.
         peer: the other end, for handlers that call back.
         max_payload: largest request payload accepted, in bytes.
-
-    Attributes:
-        alone: whether the request being taken came alone, so its reply need not wait for others.
     """
 
     def __init__(
@@ -82,7 +79,6 @@ class Dispatcher:
         self._running: dict[int, Running] = {}
         self._last = 0
         self._alarms = Alarms(self.cancel)
-        self.alone = False
 
     def __len__(self) -> int:
         return len(self._running)
@@ -164,7 +160,7 @@ class Dispatcher:
             response = handler(message, call)
             if isinstance(response, Message) and not call.reply_sizes:
                 self._consume(running)
-                self._replies.plain(running.number, response, alone=self.alone)
+                self._replies.plain(running.number, response)
                 return
         except KeyboardInterrupt:
             raise
@@ -199,7 +195,7 @@ class Dispatcher:
                 await self._replies.bulk(running.number, response, call)
             else:
                 self._consume(running)  # so that the reply says so
-                self._replies.plain(running.number, response, alone=len(self._running) == 1)
+                self._replies.plain(running.number, response)
         except asyncio.CancelledError:
             if call.reply_lost is not None:
                 call.reply_lost()

@@ -50,10 +50,12 @@ def encode_frame(frame: Frame) -> bytes:
     return _FRAMES_TAG + _varint(len(data)) + data
 
 
-def encode_batch(first: int, acknowledged: int, consumed: int, frames: Sequence[bytes]) -> bytes:
+def encode_batch(
+    first: int, acknowledged: int, consumed: int, frames: Sequence[bytes], *, moves: bool = False
+) -> bytes:
     """One message of the call stream, from encoded frames."""
-    head = FrameBatch(first=first, acknowledged=acknowledged, consumed=consumed).SerializeToString()
-    return b"".join((head, *frames))
+    head = FrameBatch(first=first, acknowledged=acknowledged, consumed=consumed, moves=moves)
+    return b"".join((head.SerializeToString(), *frames))
 
 
 def decode_batch(data: bytes) -> FrameBatch:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import socket
 from collections.abc import Callable, Generator, Sequence
 
-from psframework.errors import ConfigurationError, PeerLost, WireError
+from psframework.errors import ConfigurationError, PeerLost, PsfError, WireError
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.session import frames, handshake
 from psframework.rpc.session.bulk import Bulk
@@ -22,6 +24,8 @@ from psframework.wire.lanes import Lane, LaneStats
 from psframework.wire.shm import Segment
 
 __all__ = ["Home", "Peer"]
+
+log = logging.getLogger("psframework.rpc")
 
 GOODBYE_SECONDS = 0.5
 
@@ -163,14 +167,40 @@ class Peer(Calling):
             self._ended.set()
         return True
 
-    def new_link(self, stream: ByteStream) -> Link:
-        """A link over an open stream, for `attach`."""
-        return Link(stream, self._port, self.receive)
+    def new_link(self, stream: ByteStream, number: int) -> Link:
+        """A link over an open stream, for `attach`; `number` counts the connections of the session."""
+        return Link(stream, self._port, self.receive, number)
 
     async def prove_shared_memory(self) -> None:
         """Finds out whether both ends are on one host, if both offered the lane."""
         if Lane.SHM in self._port.agreed and await self.segments.prove():
             self._port.lanes = self._port.agreed
+            await self.shorten()
+
+    async def shorten(self) -> None:
+        """Both ends are on one host: moves what the connection of the moment carries to a Unix socket."""
+        link = self._port.link
+        if link is None or not self.segments.proved:
+            return
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                await self.segments.offer_socket(link.number, theirs)
+        except PsfError as error:
+            log.debug("the connection to %s stays with gRPC alone: %s", self.info.name, error)
+            ours.close()
+        except BaseException:
+            ours.close()
+            raise
+        else:
+            link.shorten(ours)
+
+    def receive_socket(self, number: int, sock: socket.socket) -> None:
+        """The peer handed a socket over for connection `number`. WireError refuses it."""
+        link = self._port.link
+        if Lane.SHM not in self._port.agreed or link is None or link.number != number:
+            raise WireError(f"connection {number} takes no socket")
+        link.shorten(sock)
 
     def receive_segment(self, number: int, segment: Segment) -> None:
         """The peer handed a segment over. WireError refuses it."""
@@ -198,13 +228,15 @@ class Peer(Calling):
             port.give_back(batch.consumed)
             first, incoming = batch.first, batch.frames
             count = len(incoming)
-            self._dispatcher.alone = count == 1
+            port.alone = count == 1
             self._take(first, incoming[:EARLY])
             for start in range(EARLY, count, EARLY):
                 yield
                 if self._lost is not None:
                     return
                 self._take(first + start, incoming[start : start + EARLY])
+            if batch.moves and port.link is not None:
+                port.link.expect_shortcut()
         except (WireError, GeneratorExit):
             raise
         except BaseException as error:  # a fault here: what followed in the message would never be answered

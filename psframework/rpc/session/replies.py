@@ -38,13 +38,13 @@ class Replies:
         self._held: dict[int, Outgoing] = {}  # in shared memory, until the caller releases them
         self._streams: dict[int, str] = {}  # payloads still being made: WAITING, SENT or RELEASED
 
-    def plain(self, number: int, response: Message, *, alone: bool = False) -> None:
-        """Replies without a payload; `alone` if no other reply is expected in this turn of the loop."""
+    def plain(self, number: int, response: Message) -> None:
+        """Replies without a payload."""
         header = _header(response)
         frame = Frame(kind=frames.REPLY, call=number, header=header)  # type: ignore[arg-type]
         cost = frames.FRAME_COST + len(header)
         if self._port.admits(cost):
-            self._port.post(frame, alone=alone)
+            self._port.post(frame)
         else:
             self._port.when_admitted(cost, _always, lambda: self._post(frame))
 

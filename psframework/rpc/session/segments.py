@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import threading
 import weakref
 from bisect import insort
@@ -16,7 +17,7 @@ import numpy as np
 from psframework.errors import ConfigurationError, PsfError, ResourceExhausted, WireError
 from psframework.rpc.session import frames
 from psframework.rpc.session.payload import Outgoing
-from psframework.wire.handover import new_key, offer_segment
+from psframework.wire.handover import new_key, offer_segment, offer_socket
 from psframework.wire.memory import Buffer, copy_into
 from psframework.wire.shm import Segment
 
@@ -175,6 +176,14 @@ class Segments:
         if not self._path:
             raise ConfigurationError("the peer takes no shared memory: another host, or not allowed")
         await offer_segment(self._path, self._their_key, number, segment, seconds)
+
+    async def offer_socket(self, number: int, sock: socket.socket) -> None:
+        """Hands one end of a Unix socket to the other side, for connection `number` of the session.
+
+        Raises:
+            PeerLost, PermissionDenied, WireError, DeadlineExceeded: it was not taken.
+        """
+        await offer_socket(self._path, self._their_key, number, sock, HANDOVER_SECONDS)
 
     # Payloads
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Protocol
 
 import grpc
@@ -18,6 +19,7 @@ import grpc
 from psframework.rpc.session import frames
 from psframework.rpc.session.frames import Frame
 from psframework.rpc.session.session import Session
+from psframework.rpc.session.shortcut import Shortcut
 from psframework.wire.lanes import Lane, LaneStats
 
 EARLY = 32
@@ -48,6 +50,8 @@ class Port:
         agreed: lanes that both ends offered, so the other end may use them.
         lanes: those to use from here; shared memory only once it was proved.
         stats: payload traffic by lane.
+        alone: whether the last message that came had one frame in it, and nothing has left since. Calls then
+            seem to be made one by one, so what follows need not wait for company.
     """
 
     def __init__(self, session: Session) -> None:
@@ -55,6 +59,7 @@ class Port:
         self.agreed: frozenset[Lane] = frozenset({Lane.INLINE})
         self.lanes = self.agreed
         self.stats = LaneStats()
+        self.alone = False
         self._link: Link | None = None
         self._waiting: OrderedDict[int, tuple[int, Callable[[], bool], Callable[[], None]]] = OrderedDict()
         self._last_ticket = 0
@@ -68,16 +73,14 @@ class Port:
         """The connection of the moment."""
         return self._link
 
-    def post(self, frame: Frame, *, alone: bool = False) -> int:
+    def post(self, frame: Frame) -> int:
         """Queues a frame; returns its number. Never waits: callers were admitted by `when_admitted`.
 
-        Args:
-            frame: what to send.
-            alone: nothing else is expected to follow in this turn of the loop, so it may leave at once.
+        It leaves in the next turn of the loop, with all that comes till then; at once if it may stay alone.
         """
         number = self.session.push(frames.encode_frame(frame))
         if self._link is not None:
-            self._link.wake(now=alone or self.session.unsent == EARLY)
+            self._link.wake(now=self.alone or self.session.unsent == EARLY)
         return number
 
     def admits(self, cost: int) -> bool:
@@ -179,14 +182,21 @@ class Link(Duplex):
         stream: the open gRPC stream, handshake done.
         port: where outgoing frames come from.
         receive: takes each message; it yields where other work may go first.
+        number: of the connection, in its session.
     """
 
-    def __init__(self, stream: ByteStream, port: Port, receive: Callable[[bytes], Iterable[None]]) -> None:
+    def __init__(
+        self, stream: ByteStream, port: Port, receive: Callable[[bytes], Iterable[None]], number: int = 0
+    ) -> None:
         super().__init__("psf-link")
+        self.number = number
         self._stream = stream
         self._port = port
         self._receive = receive
-        self._writing: _Write | None = None
+        self._shortcut: Shortcut | None = None
+        self._moved = False  # whether what leaves takes the shortcut ...
+        self._arrives_there = False  # ... and what comes
+        self._writing: _Write | Shortcut | None = None
         self._ended: asyncio.Future[None] | None = None  # while it is pumped; gets what a write raised
         self._turn: asyncio.Handle | None = None
         self._report: asyncio.TimerHandle | None = None
@@ -199,6 +209,26 @@ class Link(Duplex):
             if handle is not None:
                 handle.cancel()
         self._turn = self._report = None
+        if self._shortcut is not None:
+            self._shortcut.close()
+
+    def shorten(self, sock: socket.socket) -> None:
+        """Each end has one of a Unix socket: what leaves goes that way, after a message that says so."""
+        if self._closed or self._shortcut is not None:
+            sock.close()
+            return
+        self._shortcut = Shortcut(sock, self._take, self._broke)
+        if self._arrives_there:
+            self._shortcut.start()
+        self._report_due = True
+        self.wake()
+
+    def expect_shortcut(self) -> None:
+        """The other end said that all that follows comes through the socket."""
+        if not self._arrives_there:
+            self._arrives_there = True
+            if self._shortcut is not None:
+                self._shortcut.start()
 
     def wake(self, *, now: bool = False) -> None:
         """There is something to write: next turn of the loop, with all that comes till then; or `now`.
@@ -213,15 +243,19 @@ class Link(Duplex):
             self._turn = asyncio.get_running_loop().call_soon(self._write_now)
 
     async def _read(self) -> None:
-        read, receive, session = self._stream.read, self._receive, self._port.session
+        read, take = self._stream.read, self._take
         while True:
             message = await read()
             if message is grpc.aio.EOF:
                 return
-            for _ in receive(message):
+            for _ in take(message):
                 await asyncio.sleep(0)
-            if session.owes_report and not session.has_unsent:
-                self.report_soon()
+
+    def _take(self, message: bytes) -> Iterator[None]:
+        yield from self._receive(message)
+        session = self._port.session
+        if session.owes_report and not session.has_unsent:
+            self.report_soon()
 
     def report_soon(self) -> None:
         """Something has arrived or was consumed: says so with the next frame, or in a moment without one."""
@@ -253,25 +287,36 @@ class Link(Duplex):
             self._turn.cancel()
             self._turn = None
         session = self._port.session
-        if self._writing is None and (session.has_unsent or self._report_due):
-            writing = self._writing = _Write(self._stream.write(self._message()), self._written)
-            writing.step()
+        if self._writing is not None or not (session.has_unsent or self._report_due):
+            return
+        shortcut = self._shortcut
+        if shortcut is not None and self._moved:
+            self._writing = shortcut
+            shortcut.send(self._message(), self._written)
+            return
+        self._moved = shortcut is not None
+        writing = self._writing = _Write(self._stream.write(self._message(moves=self._moved)), self._written)
+        writing.step()
 
     def _written(self, error: BaseException | None) -> None:
         self._writing = None
-        if self._ended is None or self._ended.done():
-            return
         if error is not None:
-            self._ended.set_exception(error)
+            self._broke(error)
         elif self._port.session.has_unsent or self._report_due:
             self.wake()
 
-    def _message(self) -> bytes:
+    def _broke(self, error: BaseException) -> None:
+        if self._ended is None:
+            self.close()
+        elif not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _message(self, *, moves: bool = False) -> bytes:
         session = self._port.session
-        self._report_due = False
+        self._report_due = self._port.alone = False
         first, batch = session.take()
         received, consumed = session.report()
-        return frames.encode_batch(first, received, consumed, batch)
+        return frames.encode_batch(first, received, consumed, batch, moves=moves)
 
 
 class _Write:

@@ -27,8 +27,11 @@ async def link(office: Any) -> AsyncIterator[FaultyLink]:
         yield proxy
 
 
-async def test_a_cut_connection_resumes_and_each_call_runs_once(office: Any, link: FaultyLink) -> None:
-    peer = await office.peer(link.address)
+@pytest.mark.parametrize("lanes", ["inline,striped", "inline,striped,shm"])
+async def test_a_cut_connection_resumes_and_each_call_runs_once(
+    office: Any, link: FaultyLink, lanes: str
+) -> None:
+    peer = await office.peer(link.address, options=office.options(lanes))
     answers: list[str] = []
 
     async def worker(number: int) -> None:
@@ -49,7 +52,7 @@ async def test_a_cut_connection_resumes_and_each_call_runs_once(office: Any, lin
 
 
 async def test_a_reply_that_was_lost_with_the_connection_comes_again(office: Any, link: FaultyLink) -> None:
-    peer = await office.peer(link.address)
+    peer = await office.peer(link.address, options=office.options("inline,striped"))
     task = asyncio.create_task(office.echo(peer, "x", "Hold"))
     await office.desk.started.wait()
     link.refuse()
@@ -301,7 +304,7 @@ async def test_a_message_over_the_other_sides_limit_ends_the_session(office: Any
     server.add_generic_rpc_handlers(tuple(office.agent.handlers()))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    peer = await office.peer(f"127.0.0.1:{port}")
+    peer = await office.peer(f"127.0.0.1:{port}", options=office.options("inline"))
     assert await office.echo(peer, "a") == "a"
     with pytest.raises(PeerLost, match="larger"):
         await office.echo(peer, "x" * 200_000)

@@ -129,15 +129,18 @@ async def test_a_lone_frame_leaves_at_once_and_the_pump_finishes_the_write() -> 
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     pipe.may_write.clear()
-    port.post(cancel(1), alone=True)
+    port.alone = True
+    port.post(cancel(1))
     assert len(pipe.written) == 1  # without a turn of the loop
-    port.post(cancel(2), alone=True)
+    port.alone = True
+    port.post(cancel(2))
     assert len(pipe.written) == 1  # one write at a time
     pipe.may_write.set()
     await until(lambda: len(pipe.written) == 2)
     pipe.may_write.clear()
     await asyncio.sleep(0)
-    port.post(cancel(3), alone=True)
+    port.alone = True
+    port.post(cancel(3))
     link.close()  # before the pump took the write over
     assert await pump is None
 
@@ -154,7 +157,8 @@ async def test_an_early_write_that_fails_ends_the_link() -> None:
     pump = asyncio.create_task(link.pump())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    port.post(cancel(1), alone=True)
+    port.alone = True
+    port.post(cancel(1))
     assert isinstance(await pump, OSError)
     assert port.session.kept == 1
 
