@@ -5,7 +5,8 @@
 `run_in_executor` wakes a thread for each call and the event loop for each result. Here one thread takes
 everything that waits, and all its results go back with one wake-up of the loop. More threads are woken only
 when a look after a millisecond finds that nothing moved: whatever runs is slow, so the others take what waits
-behind it, and results that were held back for the batch are handed over too.
+behind it, and results that were held back for the batch are handed over too. While nothing moves the looks
+become rare, and whichever thread moves first says so.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ class ThreadPool:
         self._threads: set[threading.Thread] = set()
         self._swept = 0.0
         self._look: asyncio.TimerHandle | None = None
+        self._pause = LOOK_SECONDS  # until the next look
         self._mutex = threading.Lock()
         self._closed = False
 
@@ -160,8 +162,7 @@ class ThreadPool:
                 self._queue.pop()
                 raise ResourceExhausted("no thread can be started here: try again later")
         elif self._look is None:
-            self._seen = self._started
-            self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+            self._look_soon()
         return future
 
     async def close(self, timeout: float = 10.0) -> None:
@@ -189,6 +190,17 @@ class ThreadPool:
 
     # On the loop
 
+    def _look_soon(self) -> None:
+        self._seen, self._pause = self._started, LOOK_SECONDS
+        self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+
+    def _moved(self) -> None:
+        """A thread goes on after nothing has moved for a while."""
+        self._settle()
+        if self._look is not None:
+            self._look.cancel()
+            self._look_soon()
+
     def _look_again(self) -> None:
         """Something waits since a millisecond: helps if nothing moved, and looks again while it may wait."""
         self._look = None
@@ -198,11 +210,14 @@ class ThreadPool:
             return
         if self._seen == self._started:
             self._wake(waiting)
+            self._pause = min(2 * self._pause, SWEEP_SECONDS)
+        else:
+            self._pause = LOOK_SECONDS
         if (now := self._loop.time()) - self._swept > SWEEP_SECONDS:
             self._swept = now
             self._sweep()
         self._seen = self._started
-        self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+        self._look = self._loop.call_later(self._pause, self._look_again)
 
     def _sweep(self) -> None:
         """Forgets cancelled calls: behind functions that hang they would pile up, with their arguments."""
@@ -272,10 +287,15 @@ class ThreadPool:
             if not job.future.cancelled():
                 job.work()
                 done.append(job)
+                if self._pause > LOOK_SECONDS and queue:
+                    self._tell(self._moved)
         del job  # the thread must not keep the last result alive while it sleeps
         if done:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._settle)
+            self._tell(self._settle)
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(what)
 
     def _retire(self, gate: threading.Lock) -> bool:
         """Whether nobody woke this thread at the last moment."""

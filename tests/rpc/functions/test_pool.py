@@ -56,6 +56,33 @@ async def test_others_take_what_waits_behind_a_slow_call(pool: ThreadPool) -> No
     assert await slow
 
 
+async def test_while_all_threads_hang_the_loop_sleeps_and_the_first_to_go_on_wakes_it(
+    pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = ThreadPool._look_again
+
+    def counted(self: ThreadPool) -> None:
+        nonlocal looks
+        looks += 1
+        look(self)
+
+    monkeypatch.setattr(ThreadPool, "_look_again", counted)
+    gates = [threading.Event() for _ in range(5)]
+    hanging = [pool.submit(gate.wait) for gate in gates[:4]]
+    quick = [pool.submit(lambda: "quick") for _ in range(3)]
+    last = pool.submit(gates[4].wait)
+    await asyncio.sleep(0.5)
+    assert looks < 30  # not one each millisecond
+    assert pool._look is not None
+    pool._look.cancel()  # as if it were far away
+    gates[0].set()  # its thread takes the quick ones, then hangs again: their results must not wait for it
+    assert await asyncio.wait_for(asyncio.gather(hanging[0], *quick), 5) == [True, *["quick"] * 3]
+    for gate in gates:
+        gate.set()
+    assert await asyncio.gather(*hanging, last) == [True] * 5
+
+
 async def test_a_bounded_number_runs_at_once(pool: ThreadPool) -> None:
     gate, running = threading.Event(), []
 
