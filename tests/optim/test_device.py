@@ -49,6 +49,25 @@ def tensors(device: StrictDevice, seed: int, dtype: Any) -> tuple[Tensor, Tensor
 
 @every_optimizer
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_arrays_of_a_device_are_left_to_graphs_that_hold_them(
+    make: Callable[..., Optimizer], dtype: Any
+) -> None:
+    with strict_devices("optim-0") as (device,):
+        host, there = tensors(device, 0, dtype)
+        mine, theirs = make([host]), make([there])
+        for step in (1, 2):
+            g_host, g_there = tensors(device, step, dtype)
+            host.grad, before, old = g_host.data, there.data, there.numpy().copy()
+            mine.step()
+            theirs.apply({there: g_there.data})
+            assert type(there.data) is device.ndarray and there.data is not before
+            np.testing.assert_array_equal(Tensor(before).numpy(), old)
+        tolerance = (2e-3 if dtype == np.float16 else 2e-4, 1e-6) if mine.rule.name == "lamb" else (0, 0)
+        np.testing.assert_allclose(there.numpy(), host.data, *tolerance)
+
+
+@every_optimizer
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("kernels", [False, True], ids=["numpy's way", "fused"])
 def test_a_step_on_a_device_is_the_hosts(make: Callable[..., Optimizer], dtype: Any, kernels: bool) -> None:
     with strict_devices("optim-0", fused=kernels) as (device,):
