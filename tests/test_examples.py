@@ -103,6 +103,34 @@ def test_observers_elsewhere_teach_an_agent_to_balance_a_pole(tmp_path: Path) ->
     assert (tmp_path / "returns.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_language_model_over_three_processes_knows_more_than_how_frequent_words_are(tmp_path: Path) -> None:
+    output = example("lstm_two_workers", "--steps=60", "--batch=16", f"--picture={tmp_path / 'lstm.svg'}")
+    unigram, model, language = (
+        float(re.findall(rf"^{line} +([\d.]+)", output, re.M)[0])
+        for line in ("unigram entropy", "model", "the language")
+    )
+    assert language < model < 0.7 * unigram, output
+    picture = (tmp_path / "lstm.svg").read_text()
+    assert all(f">{name}</text>" in picture for name in ("worker-0", "trainer", "worker-1", "weight_hh_l0"))
+    assert picture.count("url(#message)") == 3, "features, hidden states, scores"
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "messages"),
+    [("diamond", ["A", "worker-0", "worker-1", "worker-2"], 8), ("recursion", ["A", "worker-0"], 8)],
+)
+def test_gradients_over_several_processes_are_those_of_one(
+    name: str, lanes: list[str], messages: int, tmp_path: Path
+) -> None:
+    output = example(name, f"--picture={tmp_path / 'graph.svg'}")
+    differences = re.findall(r"^in one process it differs by (\S+)", output, re.M)
+    assert len(differences) == 2 and all(float(each) < 1e-12 for each in differences), output
+    picture = (tmp_path / "graph.svg").read_text()
+    assert picture.count('<g class="lane">') == len(lanes)
+    assert all(f">{lane}</text>" in picture for lane in lanes)
+    assert f"{messages} messages" in picture and picture.count("url(#message)") == messages
+
+
 @pytest.mark.soak
 def test_until_it_can_do_it(tmp_path: Path) -> None:
     first, second = (re.sub(r"[\d.]+ s$", "", example("cartpole"), flags=re.M) for _ in range(2))
@@ -110,7 +138,10 @@ def test_until_it_can_do_it(tmp_path: Path) -> None:
     assert first == second, "the seed decides"
 
 
-@pytest.mark.parametrize("name", ["text", "recommender", "batch_rpc", "cartpole"])
+@pytest.mark.parametrize(
+    "name",
+    ["text", "recommender", "batch_rpc", "cartpole", "lstm_two_workers", "diamond", "recursion"],
+)
 def test_help_shows_how_to_run_it(name: str) -> None:
     command = [sys.executable, ROOT / "examples" / f"{name}.py", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=45)
