@@ -16,6 +16,7 @@ from psframework.proto.v1.remote_pb2 import Value
 from psframework.rpc.values import kinds
 from psframework.rpc.values.journey import Journey
 from psframework.rpc.values.kinds import MAX_CONTAINERS, MAX_DEPTH
+from psframework.rpc.values.modules import Modules
 from psframework.wire.memory import Buffer
 
 if TYPE_CHECKING:
@@ -63,14 +64,10 @@ class Decoder:
 
     Attributes:
         authorize: raises PermissionDenied if the peer may not call a class; None where nobody asks.
-        allowed: names of classes that it has allowed.
-        modules: those that were made, in the order in which they ended.
-        stateless: those of them whose state comes with that of a module around them.
     """
 
-    __slots__ = ("_blobs", "_bound", "_containers", "_integers", "_parts", "_reals", "_texts", "_used",
-                 "allowed", "at", "authorize", "home", "journey", "message", "modules", "outline", "stateless",
-                 "views")  # fmt: skip
+    __slots__ = ("_blobs", "_containers", "_integers", "_modules", "_parts", "_reals", "_texts", "_used",
+                 "at", "authorize", "home", "journey", "message", "outline", "views")  # fmt: skip
 
     def __init__(
         self,
@@ -85,13 +82,10 @@ class Decoder:
         self.views = views
         self.outline = message.outline
         self.at = 0
-        self.modules: list[Any] = []
-        self.stateless: set[Any] = set()
-        self.allowed: set[str] = set()
         self._parts = parts
         self._used = 0
         self._containers = 0
-        self._bound: Bound | None = None
+        self._modules: Modules | None = None
         self.authorize: Authorize | None = None
         self.home = home
         # The columns, each made when it is first needed: most messages have one or two.
@@ -112,7 +106,7 @@ class Decoder:
             raise WireError("the arguments of a call are a tuple and a dict with names")
         self.at, self._containers = len(_PAIR), 1
         args = self.node(1)
-        if self.outline[self.at :] == _NO_ITEMS and not self.stateless:  # as nearly always
+        if self.outline[self.at :] == _NO_ITEMS and self._modules is None:  # as nearly always
             return args, {}
         pair = args, self.node(1)
         self._check_end()
@@ -238,22 +232,22 @@ class Decoder:
             raise short()
         return value
 
-    def bound(self) -> Bound:
-        """What the modules of this value may take before their states are looked at.
+    def modules(self) -> Modules:
+        """Those that this value has had so far.
 
-        Twice what arrived, since a state may be in 16 bits; and each of them has a node, or its state has.
+        They may take twice what arrived, since a state may be in 16 bits; and each of them has a node, or its
+        state has.
         """
-        if self._bound is None:
+        if self._modules is None:
             arrived = self.message.ByteSize() + sum(map(len, self._parts))
-            self._bound = Bound(2 * arrived, len(self.outline))
-        return self._bound
+            self._modules = Modules(Bound(2 * arrived, len(self.outline)))
+        return self._modules
 
     def _check_end(self) -> None:
         if self.at != len(self.outline):
             raise WireError(f"{len(self.outline) - self.at} bytes of outline are left over")
-        if self.stateless:
-            names = sorted({type(module).__name__ for module in self.stateless})
-            raise WireError(f"modules without their states: {', '.join(names)}")
+        if self._modules is not None:
+            self._modules.check()
 
     def part(self) -> memoryview:
         """The next part of the frame, read-only."""

@@ -8,8 +8,53 @@ from typing import Any
 from psframework import backend
 from psframework.errors import ArgumentError, AutogradError, ModelMismatch, WireError
 from psframework.nn import Module, Parameter
+from psframework.nn.making import Bound
 
 ARRAYS, FROZEN, RESTING = "arrays", "frozen", "resting"
+
+
+class Modules:
+    """The modules of one message while it is read.
+
+    Args:
+        bound: of what layers may take before their states are looked at.
+
+    Attributes:
+        allowed: names of classes that the peer may call.
+    """
+
+    __slots__ = ("_made", "_stateless", "allowed", "bound")
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+        self.allowed: set[str] = set()
+        self._made: list[Module] = []
+        self._stateless: set[Module] = set()
+
+    def add(self, module: Module, state: object) -> None:
+        """One was made; its state is None if that comes with the state of a module around it.
+
+        Raises:
+            WireError: the state is not one of such a module.
+        """
+        if state is None:
+            self._stateless.add(module)
+        else:
+            restore(module, state)
+            self._stateless.difference_update(module.modules())
+        self._made.append(module)
+
+    def again(self, number: int) -> Module:
+        """The module that was made as the how-manieth, from 0; WireError if there were not so many."""
+        if number >= len(self._made):
+            raise WireError(f"module {number} of a value that had {len(self._made)} so far")
+        return self._made[number]
+
+    def check(self) -> None:
+        """At the end: each has its state; WireError names those that have none."""
+        if self._stateless:
+            names = sorted({type(module).__name__ for module in self._stateless})
+            raise WireError(f"modules without their states: {', '.join(names)}")
 
 
 def is_layer(kind: Any) -> bool:

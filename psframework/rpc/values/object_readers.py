@@ -107,36 +107,29 @@ def _module(decoder: Decoder, depth: int) -> Module:
         raise WireError(f"arguments of {entry.name} that are no arguments")
     bound = None
     if modules.is_layer(entry.target):
-        bound = decoder.bound()
+        bound = decoder.modules().bound
         if any(isinstance(each, range) for each in (*args, *kwargs.values())):
             raise WireError(f"{entry.name} of a range, which may be longer than any memory")
     with making.within(bound), random.apart():
         module: Module = registered.make_again(entry.name, entry.target, args, kwargs)
-    if state is None:
-        decoder.stateless.add(module)
-    else:
-        modules.restore(module, state)
-        decoder.stateless.difference_update(module.modules())
-    decoder.modules.append(module)
+    decoder.modules().add(module, state)
     return module
 
 
 def _module_class(decoder: Decoder, name: str) -> registry.Entry:
     """The Module class of that name, if it may be made for the peer: that is a call of it."""
     entry, authorize, peer = _find(name), decoder.authorize, decoder.journey.peer
+    allowed = decoder.modules().allowed
     if entry.kind is not registry.Kind.CLASS or not issubclass(entry.target, Module):  # type: ignore[arg-type]
         raise WireError(f"{entry.name} is no Module class")
-    if authorize is not None and peer is not None and entry.name not in decoder.allowed:
+    if authorize is not None and peer is not None and entry.name not in allowed:
         decoder.home(functools.partial(authorize, entry, peer))
-        decoder.allowed.add(entry.name)
+        allowed.add(entry.name)
     return entry
 
 
 def _same_module(decoder: Decoder, depth: int) -> Any:
-    number = decoder.number()
-    if number >= len(decoder.modules):
-        raise WireError(f"module {number} of a value that had {len(decoder.modules)} so far")
-    return decoder.modules[number]
+    return decoder.modules().again(decoder.number())
 
 
 def _passenger(decoder: Decoder, depth: int) -> object:
