@@ -18,7 +18,13 @@ from psframework.dist_autograd.backward import Backward
 from psframework.dist_autograd.context import Context, Contexts
 from psframework.dist_autograd.draw import draw
 from psframework.dist_autograd.ids import ContextId
-from psframework.errors import ArgumentError, AutogradError, ContextClosed, DeadlineExceeded
+from psframework.errors import (
+    ArgumentError,
+    AutogradError,
+    ContextClosed,
+    ContextMismatch,
+    DeadlineExceeded,
+)
 from psframework.proto.v1 import dist_autograd_pb2 as pb
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.remote_client import deadline
@@ -121,7 +127,8 @@ class DistContext:
             ContextMismatch: a tensor came by a message of another context.
             RemoteError: what a rule or a hook in another process raised.
             PeerLost: a process that takes part died.
-            ContextClosed: the context has ended, or an earlier backward in it failed. After an error it has.
+            ContextClosed: the context has ended, or an earlier backward in it failed. After an error it has,
+                unless "smart" found the graph to be freed, or of another context, before anything ran.
         """
         if mode not in ("smart", "fast"):
             raise ArgumentError(f"mode={mode!r}: 'smart' or 'fast'")
@@ -133,18 +140,22 @@ class DistContext:
             id = pb.BackwardId(number=context.backwards, fast=mode == "fast", retain=retain_graph)
             id.context.creator, id.context.counter = context.id
             backward = self._home.backward(id)
+            timer, began = asyncio.timeout(until.seconds()), id.fast
             try:
-                async with asyncio.timeout(until.seconds()):
+                async with timer:
                     if not id.fast:
                         await backward.discover_from(gradients, until)
+                    began = True
                     backward.start(gradients, heap)
                     await backward.engage(until)
                 _check_done(backward)
-            except TimeoutError as error:
-                self._home.release(context.id, error="its deadline passed")
-                raise DeadlineExceeded(f"the backward of {context} was not done in time") from error
             except BaseException as error:
-                self._home.release(context.id, error=str(error) or type(error).__name__)
+                late = timer.expired()
+                if began or not isinstance(error, AutogradError | ContextMismatch):
+                    why = "its deadline passed" if late else str(error) or type(error).__name__
+                    self._home.release(context.id, error=why)
+                if late:
+                    raise DeadlineExceeded(f"the backward of {context} was not done in time") from error
                 raise
 
     def gradients(self) -> dict[Tensor, Gradient]:

@@ -123,7 +123,10 @@ class TensorPassenger:
         creator, counter, sender, number, receiver, index = _TENSOR.unpack(data)
         peer = journey.peer
         if peer is None or sender != peer.incarnation:
-            raise WireError("a tensor in a message of another process than the one that keeps its graph")
+            raise WireError(
+                "a tensor in a message of another member than the one that keeps its graph: "
+                "inside a context, call through the connection that it was opened on"
+            )
         context = self._context(ContextId(creator, counter), receiver)
         message = context.arriving(TensorsId(sender, number), (peer.name, sender), journey.about)
         return message.take(index, journey.luggage[0])

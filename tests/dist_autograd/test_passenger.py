@@ -146,7 +146,7 @@ def bytes_of(
 @pytest.mark.parametrize(
     ("change", "luggage", "text"),
     [
-        ({"sender": 99}, [np.ones(2)], "another process"),
+        ({"sender": 99}, [np.ones(2)], "another member"),
         ({"receiver": 99}, [np.ones(2)], "not this process"),
         ({}, [], "can't be read"),
         ({}, [np.ones(2), np.ones(2)], "can't be read"),

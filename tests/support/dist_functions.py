@@ -1,8 +1,26 @@
 """Functions that tests of distributed autograd call in other processes."""
 
+import asyncio
+import gc
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import numpy as np
+import psutil
+
 import psframework as psf
+from psframework import nn
+from psframework.autograd.node import Node
+from psframework.dist_autograd import passenger
+from psframework.dist_autograd.backward import Backward
+from psframework.dist_autograd.context import Context
+from psframework.dist_autograd.engine import LocalPart
+from psframework.dist_autograd.ids import ContextId
+from psframework.dist_autograd.pairs import Received, RecvNode, Sent
+
+KEPT = (Backward, LocalPart, Node, Received, RecvNode, Sent)
 
 
 @psf.remote
@@ -18,9 +36,182 @@ def twice(x: Any) -> Any:
 @psf.remote
 def both(x: Any) -> Any:
     """Two tensors and something else."""
-    return x * 2.0, x * 3.0, "both"
+    return x * 2.0, x * 3.0, {"both": [1, "one", np.arange(3)]}
 
 
 @psf.remote
 def requires_grad(x: Any) -> bool:
     return bool(x.requires_grad)
+
+
+@psf.remote
+async def forward_to(names: list[str], x: Any) -> Any:
+    """Doubles it, and has the next one of those members go on."""
+    x = x * 2.0
+    if not names:
+        return x
+    return await psf.current_cluster().rpc_async(names[0], forward_to, (names[1:], x))
+
+
+@psf.remote
+class Layer:
+    """A weight that is kept elsewhere."""
+
+    def __init__(self, *numbers: float, dtype: str = "float64") -> None:
+        self.weight = nn.Parameter(np.array(numbers, dtype))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.weight
+
+    async def forward_by(self, other: psf.RRef, x: Any) -> Any:
+        """Its own layer after another one, in another process."""
+        return await other.rpc_async().forward(x) * self.weight
+
+    def pieces(self, n: int) -> Iterator[Any]:
+        for number in range(n):
+            yield self.weight * float(number)
+
+    async def pieces_later(self, n: int) -> AsyncIterator[Any]:
+        for number in range(n):
+            await asyncio.sleep(0)
+            yield self.weight * float(number)
+
+    def gradient(self, context: tuple[int, int]) -> Any:
+        """The weight's gradient in a context; None if it has none."""
+        found = psf.current_cluster().dist.contexts.find(ContextId(*context))
+        return found.gradients.get(self.weight)
+
+    def grad(self) -> Any:
+        return self.weight.grad
+
+
+@psf.remote
+class Table:
+    """Rows that are looked up elsewhere."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.rows = nn.Embedding(rows, width, sparse=True)
+
+    def look_up(self, ids: Any) -> Any:
+        return self.rows(ids)
+
+    def gradient(self, context: tuple[int, int]) -> Any:
+        found = psf.current_cluster().dist.contexts.find(ContextId(*context))
+        gradient = found.gradients[self.rows.weight]
+        return type(gradient).__name__, gradient.to_dense()
+
+
+@psf.remote
+async def make_there(name: str, numbers: list[float]) -> psf.RRef:
+    """A layer in a third process."""
+    return psf.current_cluster().remote(name, Layer, numbers)
+
+
+@psf.remote
+async def compute_there(name: str, x: Any) -> psf.RRef:
+    """A result that stays in a third process."""
+    return psf.current_cluster().remote(name, twice, (x,))
+
+
+@psf.remote
+async def fetch_and_double(rref: psf.RRef) -> Any:
+    return await rref.to_here() * 2.0
+
+
+@psf.remote
+async def slowly(seconds: float, x: Any) -> Any:
+    await asyncio.sleep(seconds)
+    return x * 2.0
+
+
+@psf.remote
+async def current_context() -> tuple[int, int] | None:
+    found = passenger.current()
+    return None if found is None else tuple(found.id)
+
+
+@psf.remote
+def current_context_in_a_thread() -> tuple[int, int] | None:
+    found = passenger.current()
+    return None if found is None else tuple(found.id)
+
+
+@psf.remote
+async def call_back(name: str, x: Any) -> Any:
+    """Has its caller, or another one, work on it, in tasks of their own."""
+    me = psf.current_cluster()
+
+    async def ask(y: Any) -> Any:
+        return await me.rpc_async(name, twice, (y,))
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(ask(x * float(number))) for number in (1, 2)]
+    return tasks[0].result() + tasks[1].result()
+
+
+class Failing(psf.Function):
+    """Its backward raises."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        raise ValueError("no gradient today")
+
+
+class Slow(psf.Function):
+    """Its backward takes a while."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, seconds: float) -> Any:
+        ctx.seconds = seconds
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        began.append(ctx.seconds)
+        time.sleep(ctx.seconds)
+        return gradient, None
+
+
+began: list[float] = []
+
+
+@psf.remote
+def failing(x: Any) -> Any:
+    return Failing.apply(x)
+
+
+@psf.remote
+def slow(x: Any, seconds: float) -> Any:
+    return Slow.apply(x, seconds)
+
+
+@psf.remote
+def slow_backwards() -> int:
+    """How many backwards of `slow` began here."""
+    return len(began)
+
+
+@psf.remote
+def kept() -> dict[str, int]:
+    """What distributed autograd keeps here: contexts, ends of messages, nodes with their arrays."""
+    gc.collect()
+    found = Counter(type(each).__name__ for each in gc.get_objects() if type(each) in KEPT)
+    dist = psf.current_cluster().dist
+    return {**found, **{"contexts": len(dist.contexts)}} if len(dist.contexts) else dict(found)
+
+
+@psf.remote
+def contexts_in_memory() -> int:
+    """Also those that have ended, of which tasks and threads may still have the empty object."""
+    return sum(type(each) is Context for each in gc.get_objects())
+
+
+@psf.remote
+def resident() -> int:
+    """Bytes of this process."""
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)

@@ -43,7 +43,7 @@ class World(Protocol):
 
     def call(self, place: str, program: Any, args: list[Any]) -> Awaitable[Any]: ...
     def sync(self, place: str, op: str, a: Any, b: Any) -> Awaitable[Any]: ...
-    def remote(self, place: str, program: Any, args: list[Any]) -> Any: ...
+    async def remote(self, place: str, program: Any, args: list[Any]) -> Any: ...
     async def fetch(self, rref: Any) -> Any: ...
 
 
@@ -69,7 +69,7 @@ class Inline:
     async def sync(self, place: str, op: str, a: Any, b: Any) -> Any:
         return OPERATIONS[op](a, b)
 
-    def remote(self, place: str, program: Any, args: list[Any]) -> Any:
+    async def remote(self, place: str, program: Any, args: list[Any]) -> Any:
         return Once(lambda: run(self, place, program, args))
 
     async def fetch(self, rref: Any) -> Any:
@@ -85,8 +85,10 @@ class Remote:
     async def sync(self, place: str, op: str, a: Any, b: Any) -> Any:
         return await psf.current_cluster().rpc_async(place, operate, (op, a, b))
 
-    def remote(self, place: str, program: Any, args: list[Any]) -> Any:
-        return psf.current_cluster().remote(place, run_there, (program, args))
+    async def remote(self, place: str, program: Any, args: list[Any]) -> Any:
+        rref = psf.current_cluster().remote(place, run_there, (program, args))
+        await rref.confirmed_by_owner()  # so that forwards run one after the other
+        return rref
 
     async def fetch(self, rref: Any) -> Any:
         return await rref.to_here()
@@ -118,7 +120,7 @@ async def _step(world: World, place: str, kind: str, rest: list[Any], values: li
         return await world.fetch(values[rest[0]])
     where, nested, operands = rest
     args = [values[index] for index in operands]
-    return await world.call(where, nested, args) if kind == "call" else world.remote(where, nested, args)
+    return await (world.call if kind == "call" else world.remote)(where, nested, args)
 
 
 @psf.remote
