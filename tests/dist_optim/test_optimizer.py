@@ -170,6 +170,22 @@ async def test_16_contexts_at_once_have_the_gradients_of_the_values_they_saw(clu
         np.testing.assert_allclose(found, value, rtol=1e-12, atol=1e-13)
 
 
+async def test_16_loops_at_once_train_one_model(cluster: psf.Cluster) -> None:
+    """Forwards, backwards and steps of all in any order: none fails, each step counts, and it learns."""
+    model = Spread(cluster)
+    distributed = psf.DistributedOptimizer(optim.Adam(lr=0.003), model.parts)
+    first = float((await model.loss(0)).data)
+
+    async def loop() -> None:
+        for _ in range(6):
+            async with backward(cluster, model, 0) as ctx:
+                await distributed.step(ctx, max_norm=1.0)
+
+    await asyncio.gather(*(loop() for _ in range(16)))
+    assert {slots["step"] for slots in (await distributed.state_dict())["state"].values()} == {96}
+    assert float((await model.loss(0)).data) < 0.7 * first
+
+
 async def test_two_contexts_and_two_optimizers_that_step_one_parameter(cluster: psf.Cluster) -> None:
     part = cluster.remote("worker-2", Part, (0, 5, 3))
     before = await part.rpc_async().state_dict()
