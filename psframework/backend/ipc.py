@@ -7,6 +7,7 @@ arrays are copied into it, and out of it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
@@ -116,6 +117,10 @@ class CudaMemory:
             out.data.copy_from_device_async(cp.cuda.MemoryPointer(self._memory, offset), nbytes, stream)
             stream.synchronize()  # else the other process would write into it again too early
         return cast(Array, out)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at exit CUDA may have ended before
+            self.close()
 
     def close(self) -> None:
         """As `SharedMemory.close`."""

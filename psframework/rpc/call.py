@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from psframework.errors import ArgumentError, WireError
 from psframework.rpc.deadline import Deadline
+from psframework.wire.device_bytes import DeviceBytes, Part
 from psframework.wire.memory import Buffer
 from psframework.wire.shm import Segment
 
@@ -174,7 +175,7 @@ class Call:
         self._segment = segment
         self.started = False
         self.reply_lost: Callable[[], None] | None = None
-        self.reply: Sequence[Buffer] | PartStream = ()
+        self.reply: Sequence[Part] | PartStream = ()
         self.reply_sizes: tuple[int, ...] = ()
 
     def segments(self, segment_id: int) -> Segment:
@@ -183,7 +184,7 @@ class Call:
             raise WireError(f"segment {segment_id} was not shared: this caller has no session")
         return self._segment(segment_id)
 
-    def reply_parts(self, parts: Sequence[Buffer] | PartStream, sizes: Sequence[int] | None = None) -> None:
+    def reply_parts(self, parts: Sequence[Part] | PartStream, sizes: Sequence[int] | None = None) -> None:
         """Sets the bulk payload of the reply.
 
         Args:
@@ -197,7 +198,9 @@ class Call:
                 raise ArgumentError("reply_parts needs the sizes of parts that an iterator will make")
             self.reply_sizes = tuple(sizes)
         else:
-            found = tuple(memoryview(part).nbytes for part in parts)
+            found = tuple(
+                len(part) if type(part) is DeviceBytes else memoryview(part).nbytes for part in parts
+            )
             if sizes is not None and tuple(sizes) != found:
                 raise ArgumentError(f"reply parts have {found} bytes, not {tuple(sizes)} as announced")
             self.reply_sizes = found

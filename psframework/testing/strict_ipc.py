@@ -25,12 +25,16 @@ assert _HANDLE.size == HANDLE_BYTES
 
 
 class StrictMemory:
-    """`SharedMemory` of a strict device. Takes the descriptor over."""
+    """`SharedMemory` of a strict device. Takes the descriptor over, which stays open while others may ask."""
 
     def __init__(self, device: StrictDevice, fd: int, nbytes: int, handle: bytes = b"") -> None:
         self.nbytes, self.handle = nbytes, handle
         self._device, self._fd = device, fd
-        self._bytes: Any = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+        try:
+            self._bytes: Any = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def write(self, offset: int, source: Array) -> None:
         """As `SharedMemory.write`."""
@@ -42,6 +46,9 @@ class StrictMemory:
         """As `SharedMemory.read`."""
         check_range(self, offset, nbytes)
         return self._device.wrap(self._bytes[offset : offset + nbytes].copy(), ())  # type: ignore[no-any-return]
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """As `SharedMemory.close`."""

@@ -27,11 +27,13 @@ class Lane(Enum):
     """In chunks over several streams of their own."""
     SHM = "shm"
     """In a segment that both ends have mapped: only its place travels."""
+    DEVICE = "device"
+    """Arrays of a GPU, in memory of it that both ends have opened; only between ends that have SHM."""
 
 
 def available() -> frozenset[Lane]:
     """The lanes that this machine can offer."""
-    return frozenset(lane for lane in Lane if lane is not Lane.SHM or shm.available())
+    return frozenset(Lane) if shm.available() else frozenset({Lane.INLINE, Lane.STRIPED})
 
 
 def parse(text: str) -> frozenset[Lane]:

@@ -171,6 +171,8 @@ TABLE: list[tuple[str, Attempt, type[Exception], str]] = [
      WireError, r"inline parts do not have the sizes"),
     ("10 GiB in no segment", lambda s: announce(s, frames.SHM, sizes=[8], offsets=[HUGE]),
      WireError, r"lane 3 was not negotiated"),
+    ("10 GiB of a device", lambda s: announce(s, frames.DEVICE, sizes=[8], offsets=[HUGE]),
+     WireError, r"lane 4 was not negotiated"),
     ("a model of 2**62 values", lambda s: s.plain.to_keeper("Register", model(1 << 62)), ArgumentError,
      r"the model would have \d+ partitions; \d+ are possible"),
     ("a message above the limit", lambda s: s.plain.to_shard("Push", bytes(65 << 20)), ResourceExhausted,

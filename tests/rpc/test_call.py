@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import numpy as np
 import pytest
 
 from psframework.errors import ArgumentError, PeerLost, WireError
 from psframework.rpc.call import NO_PAYLOAD, Call, Incoming, PeerInfo
 from psframework.rpc.deadline import Deadline
+from psframework.testing.strict_device import strict_devices
+from psframework.wire.device_bytes import DeviceBytes
 
 PEER = PeerInfo("a", "worker", "job", 1)
 
@@ -67,6 +70,13 @@ async def test_arrived_takes_nothing() -> None:
     incoming.feed(0, view(b"a"))
     await task
     assert incoming.whole_now() == [b"a"]
+
+
+def test_reply_parts_may_be_on_a_device() -> None:
+    with strict_devices("gpu-0") as (gpu,):
+        call = Call(PEER, Deadline.NEVER)
+        call.reply_parts([DeviceBytes(gpu.to_device(np.zeros((2, 3)))), b"x"])
+        assert call.reply_sizes == (48, 1) and gpu.synchronisations == 0
 
 
 def test_reply_parts_check_their_sizes() -> None:

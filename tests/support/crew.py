@@ -33,12 +33,15 @@ class Crew:
         called.remotes[name] = made.remote
         return made
 
-    async def process(self, name: str) -> asyncio.subprocess.Process:
+    async def process(
+        self, name: str, *more: str, script: str = "remote_member.py"
+    ) -> asyncio.subprocess.Process:
         """One in a process of its own."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            str(SUPPORT / "remote_member.py"),
+            str(SUPPORT / script),
             name,
+            *more,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), str(SUPPORT.parent.parent)])},

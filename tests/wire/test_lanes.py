@@ -16,6 +16,7 @@ ALL = frozenset(Lane)
         ("inline,striped", {Lane.INLINE, Lane.STRIPED}),
         (" Striped , ", {Lane.INLINE, Lane.STRIPED}),
         ("shm", {Lane.INLINE, Lane.SHM}),
+        ("shm,device", {Lane.INLINE, Lane.SHM, Lane.DEVICE}),
     ],
 )
 def test_parse(text, expected):
@@ -24,7 +25,7 @@ def test_parse(text, expected):
 
 @pytest.mark.parametrize("text", ["", ",", "inline,nccl", "gpu"])
 def test_parse_names_the_choices(text):
-    with pytest.raises(ConfigurationError, match="inline, striped, shm"):
+    with pytest.raises(ConfigurationError, match="inline, striped, shm, device"):
         lanes.parse(text)
 
 
@@ -33,6 +34,8 @@ def test_a_lane_that_the_machine_lacks(monkeypatch):
     assert lanes.available() == {Lane.INLINE, Lane.STRIPED}
     with pytest.raises(ConfigurationError, match="no shm"):
         lanes.parse("inline,shm")
+    with pytest.raises(ConfigurationError, match="no device"):
+        lanes.parse("inline,device")
 
 
 def test_flag_before_environment_before_all():

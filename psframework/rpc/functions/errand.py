@@ -16,7 +16,7 @@ from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.unpacking import Unread
 from psframework.rpc.session.calls import Answer
 from psframework.rpc.values.journey import Journey, Outcome
-from psframework.wire.memory import Buffer
+from psframework.wire.device_bytes import Part
 
 MOST_ATTEMPTS: Final = 5
 STALLED: Final = "stalled"
@@ -37,7 +37,7 @@ class Callee(Protocol):
         request: Message,
         response_type: Any,
         *,
-        parts: Sequence[Buffer] = (),
+        parts: Sequence[Part] = (),
         deadline: Deadline,
         answer: Answer,
     ) -> Any: ...
@@ -115,7 +115,7 @@ class Errand:
         self.operation = operation
         self.request = request
         self.journey = journey
-        self.parts: Sequence[Buffer] = journey.parts
+        self.parts: Sequence[Part] = journey.parts
         self.deadline = deadline
         self.name = ""
         self.incarnation: int | None = None

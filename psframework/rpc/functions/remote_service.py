@@ -34,9 +34,11 @@ from psframework.rpc.functions.streams import Packed, Stream, Streams, refuse
 from psframework.rpc.functions.unpacking import in_thread
 from psframework.rpc.registry import Entry
 from psframework.rpc.service import Method
+from psframework.rpc.session.payload import byte_views
 from psframework.rpc.session.peer import Peer
 from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey, Outcome
+from psframework.wire.device_bytes import Part
 from psframework.wire.lanes import INLINE_BYTES, Lane
 from psframework.wire.memory import Buffer, copy_into, empty
 
@@ -189,10 +191,11 @@ class RemoteService:
         message = arguments.encode(item, journey)
         return message, await self._copies(journey.parts), journey
 
-    async def _copies(self, parts: Sequence[Buffer]) -> list[Buffer]:
+    async def _copies(self, parts: Sequence[Part]) -> list[Buffer]:
         if sum(map(len, parts)) < COPY_IN_THREAD:
             return [bytes(part) for part in parts]
-        return await self.executor.pool.submit(partial(_copy_all, parts), label="(copies)")  # type: ignore[no-any-return]
+        views = byte_views(parts)
+        return await self.executor.pool.submit(partial(_copy_all, views), label="(copies)")  # type: ignore[no-any-return]
 
     def _watch(self, owner: Peer) -> None:
         if owner in self._watched:

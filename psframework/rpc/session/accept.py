@@ -181,7 +181,7 @@ class Acceptor:
                 )
             holder = identity(context)
             info = handshake.info_of(hello.sender, holder.uri if holder else None)
-            peer = self._make_peer(info, Segments(self._options.segment_bytes))
+            peer = self._make_peer(info, Segments(self._options.segment_bytes, self._options.device_bytes))
             session = self._sessions[hello.session] = Accepted(peer)
         elif handshake.identity_of(session.peer.info) != hello.sender:
             raise WireError("the session belongs to another member, or to another life of it")

@@ -20,8 +20,10 @@ from psframework.rpc.security.audit import authorize
 from psframework.rpc.security.credentials import Security
 from psframework.rpc.security.identity import identity
 from psframework.rpc.service import Method, Service
+from psframework.rpc.session.payload import byte_views
 from psframework.rpc.status import abort
 from psframework.wire import codec
+from psframework.wire.device_bytes import Part
 from psframework.wire.memory import Buffer
 
 SIZES = "part_sizes"
@@ -92,15 +94,13 @@ async def _write(response: Message, call: Call) -> bytes:
         return response.SerializeToString()
     if not has_data(type(response)):
         raise ArgumentError(f"{type(response).__name__} has no last field `bytes data` for its payload")
-    parts = await gather_parts(call.reply, len(call.reply_sizes))
+    parts = byte_views(await gather_parts(call.reply, len(call.reply_sizes)))
     if SIZES in response.DESCRIPTOR.fields_by_name:
         getattr(response, SIZES)[:] = call.reply_sizes
     return codec.encode(response, parts)
 
 
-async def gather_parts(
-    parts: Sequence[Buffer] | AsyncIterator[tuple[int, Buffer]], count: int
-) -> list[Buffer]:
+async def gather_parts(parts: Sequence[Part] | AsyncIterator[tuple[int, Buffer]], count: int) -> list[Part]:
     """All parts of a reply, in order; runs the iterator if it is one."""
     if not isinstance(parts, AsyncIterator):
         return list(parts)

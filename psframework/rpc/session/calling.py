@@ -17,11 +17,12 @@ from psframework.rpc.service import MethodTable
 from psframework.rpc.session import frames
 from psframework.rpc.session.bulk import Bulk
 from psframework.rpc.session.calls import CALL_BYTES, Answer, Calls, OnPart, Pending
-from psframework.rpc.session.payload import NOTHING, Outgoing, Sender, byte_views
+from psframework.rpc.session.payload import NOTHING, Outgoing, Sender, part_views
 from psframework.rpc.session.segments import Segments
 from psframework.rpc.session.stream import Port
+from psframework.wire.device_bytes import DeviceBytes, Part
 from psframework.wire.lanes import Lane
-from psframework.wire.memory import Buffer, BufferPool
+from psframework.wire.memory import BufferPool
 
 M = TypeVar("M", bound=Message)
 
@@ -84,7 +85,7 @@ class Calling:
         request: Message,
         response_type: type[M],
         *,
-        parts: Sequence[Buffer] = (),
+        parts: Sequence[Part] = (),
         deadline: Deadline,
         on_part: OnPart | None = None,
     ) -> tuple[M, list[memoryview]]:
@@ -123,7 +124,7 @@ class Calling:
         request: Message,
         response_type: type[M],
         *,
-        parts: Sequence[Buffer] = (),
+        parts: Sequence[Part] = (),
         deadline: Deadline,
     ) -> asyncio.Future[tuple[M, list[memoryview]]]:
         """As `call`, but sends before it returns: the request and its parts may be changed right away.
@@ -158,7 +159,7 @@ class Calling:
         request: Message,
         response_type: type[M],
         *,
-        parts: Sequence[Buffer] = (),
+        parts: Sequence[Part] = (),
         deadline: Deadline,
         answer: Answer,
     ) -> Pending:
@@ -177,7 +178,7 @@ class Calling:
         """
         header = self._header(method, request, deadline)
         kept = CALL_BYTES + len(header)
-        views = byte_views(parts) if parts else []
+        views = part_views(parts) if parts else ()
         limit = self._home.options.backlog_bytes
         nbytes = sum(map(len, views))
         if self._calls.kept and self._calls.kept + kept + nbytes > limit:
@@ -188,7 +189,7 @@ class Calling:
             )
         payload = self._copied(views, nbytes) if views else NOTHING
         pending = Pending(method, response_type, payload, None, answer)
-        pending.kept = kept if payload.lane == frames.SHM else kept + nbytes
+        pending.kept = kept if payload.lane in frames.PLACED else kept + nbytes
         self._calls.start(pending, header, deadline)
         return pending
 
@@ -215,7 +216,7 @@ class Calling:
             raise ArgumentError(f"a request of {len(header)} bytes: pass bulk data as parts")
         return header
 
-    def _copied(self, views: Sequence[memoryview], nbytes: int) -> Outgoing:
+    def _copied(self, views: Sequence[memoryview | DeviceBytes], nbytes: int) -> Outgoing:
         payload = self._sender.copy(views)
         if payload.lane == frames.STRIPED and Lane.SHM in self._port.lanes and not self._preparing:
             self._preparing = True
@@ -228,10 +229,10 @@ class Calling:
         finally:
             self._preparing = False
 
-    async def _outgoing(self, parts: Sequence[Buffer], deadline: Deadline) -> Outgoing:
+    async def _outgoing(self, parts: Sequence[Part], deadline: Deadline) -> Outgoing:
         try:
             async with asyncio.timeout(deadline.seconds()):
-                return await self._sender.choose(byte_views(parts))
+                return await self._sender.choose(part_views(parts))
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed while the payload was copied") from None
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from psframework.errors import DeadlineExceeded, PeerLost, PsfError, WireError
+from psframework.errors import DeadlineExceeded, PeerLost, PsfError, ResourceExhausted, WireError
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.session import frames
 from psframework.rpc.session.bulk import Bulk
@@ -69,7 +69,7 @@ class Calls:
     """Outgoing calls of one session, by id.
 
     A call stays here until its reply has come, also if nobody waits any more. Its payload on the striped lane
-    is kept as long; in shared memory until the other end says that nothing there refers to it.
+    is kept as long; in shared or device memory until the other end says that nothing there refers to it.
 
     Args:
         port: the way out.
@@ -93,7 +93,7 @@ class Calls:
         self._peer = peer
         self._max_payload = max_payload
         self._pending: dict[int, Pending] = {}
-        self._placed: dict[int, Outgoing] = {}  # requests in shared memory, until the other end frees them
+        self._placed: dict[int, Outgoing] = {}  # until the other end frees them
         self._last = 0
         self.kept = 0
         self._alarms = Alarms(self._expire)
@@ -201,7 +201,7 @@ class Calls:
         self._sender.count(payload)
         if payload.lane == frames.STRIPED:
             self._bulk.send((pending.call, False), pending.number, payload.sizes, payload.parts)
-        elif payload.lane == frames.SHM:
+        elif payload.lane in frames.PLACED:
             self._placed[pending.call] = payload
 
     # Replies
@@ -250,6 +250,8 @@ class Calls:
             self._port.stats.add_received(frames.LANES[lane], sum(frame.sizes))
             if lane == frames.SHM:
                 self._reply_shared(pending, frame, response)
+            elif lane == frames.DEVICE:
+                self._reply_on_device(pending, frame, response)
             else:
                 self._expect(pending, list(frame.sizes), response)
         except (DecodeError, PsfError) as error:
@@ -269,6 +271,19 @@ class Calls:
         self._port.session.consumed += pending.cost
         self._settle(pending)
         pending.future.set_result((response, lend(views, released)))
+
+    def _reply_on_device(self, pending: Pending, frame: Frame, response: Message) -> None:
+        try:
+            parts = self._segments.devices.parts(frame)
+        except ResourceExhausted as error:
+            self._refuse(pending, error)
+            return
+        if pending.on_part is not None:
+            for index, part in enumerate(parts):
+                pending.on_part(index, part.host())
+            parts = []
+        self._finish(pending)
+        pending.future.set_result((response, parts))
 
     def _expect(self, pending: Pending, sizes: list[int], response: Message) -> None:
         parts = [memoryview(b"")] * len(sizes)

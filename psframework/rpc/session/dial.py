@@ -103,7 +103,7 @@ class Dialer:
         self._security = security
         self._home = home
         self._options = home.options
-        self._segments = Segments(home.options.segment_bytes)
+        self._segments = Segments(home.options.segment_bytes, home.options.device_bytes)
         self._stripes: set[asyncio.Task[None]] = set()
         self._make_peer = make_peer
         self._session = os.urandom(handshake.SESSION_BYTES)

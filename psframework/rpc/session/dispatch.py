@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable
 from contextvars import Context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -151,6 +151,10 @@ class Dispatcher:
         if lane == frames.SHM:
             views = self._segments.views(frame.segment, frame.offsets, sizes)
             return Incoming(sizes, lend(views, on_loop(self._free, frame.call)))
+        if lane == frames.DEVICE:
+            copies = self._segments.devices.parts(frame)
+            self._free(frame.call)
+            return Incoming(sizes, cast(list[memoryview], copies))  # only values go on devices
         payload = Incoming(sizes)
         self._bulk.expect((frame.call, False), sizes, payload.feed, _nothing)
         return payload
@@ -232,7 +236,7 @@ class Dispatcher:
         self._consume(running)
         if running.lane == frames.STRIPED:
             self._bulk.forget((running.number, False))
-        elif running.lane == frames.SHM and running.payload is NO_PAYLOAD:
+        elif running.lane in frames.PLACED and running.payload is NO_PAYLOAD:
             self._free(running.number)  # refused before anything looked at it
         running.payload = NO_PAYLOAD
         running.task = None  # with its traceback it would be a cycle that keeps the payload alive

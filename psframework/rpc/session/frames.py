@@ -21,13 +21,19 @@ OPEN_STRIPES: Final = int(FrameKind.FRAME_KIND_OPEN_STRIPES)
 GOODBYE: Final = int(FrameKind.FRAME_KIND_GOODBYE)
 FREE: Final = int(FrameKind.FRAME_KIND_FREE)
 UNSHARE: Final = int(FrameKind.FRAME_KIND_UNSHARE)
+OFFER_DEVICE: Final = int(FrameKind.FRAME_KIND_OFFER_DEVICE)
+ANSWER_DEVICE: Final = int(FrameKind.FRAME_KIND_ANSWER_DEVICE)
 
 NO_LANE: Final = int(LaneNumber.LANE_UNSPECIFIED)
 INLINE: Final = int(LaneNumber.LANE_INLINE)
 STRIPED: Final = int(LaneNumber.LANE_STRIPED)
 SHM: Final = int(LaneNumber.LANE_SHM)
+DEVICE: Final = int(LaneNumber.LANE_DEVICE)
+PLACED: Final = (SHM, DEVICE)
+"""Lanes whose payloads lie in memory of the sender until the receiver says that it needs them no more."""
+
 NUMBERS: Final = {Lane.INLINE: LaneNumber.LANE_INLINE, Lane.STRIPED: LaneNumber.LANE_STRIPED,
-                  Lane.SHM: LaneNumber.LANE_SHM}  # fmt: skip
+                  Lane.SHM: LaneNumber.LANE_SHM, Lane.DEVICE: LaneNumber.LANE_DEVICE}  # fmt: skip
 LANES: Final = {int(number): lane for lane, number in NUMBERS.items()}
 
 PROTOCOL: Final = 1
@@ -68,7 +74,7 @@ def decode_batch(data: bytes) -> FrameBatch:
 
 def cost(header: bytes, lane: int, sizes: Sequence[int]) -> int:
     """Bytes of the window that a request or a reply takes; both ends must agree on it."""
-    if lane in (NO_LANE, SHM):
+    if lane == NO_LANE or lane in PLACED:
         return FRAME_COST + len(header)
     return FRAME_COST + len(header) + sum(sizes)
 
@@ -92,7 +98,7 @@ def check_payload(frame: Frame, lanes: frozenset[Lane], max_bytes: int) -> None:
         raise WireError(f"a payload of {count} parts{size}: at most {MAX_PARTS} and {max_bytes} bytes fit")
     if lane == INLINE and [len(part) for part in frame.parts] != list(frame.sizes):
         raise WireError("inline parts do not have the sizes that were announced")
-    if lane == SHM and len(frame.offsets) != count:
+    if lane in PLACED and len(frame.offsets) != count:
         raise WireError("shared parts and their offsets differ in number")
 
 

@@ -20,6 +20,7 @@ from psframework.rpc.session.calls import Answer
 from psframework.rpc.session.payload import byte_views
 from psframework.rpc.session.peer import Peer
 from psframework.rpc.status import detail_to_error, error_to_detail
+from psframework.wire.device_bytes import Part
 from psframework.wire.lanes import Lane
 from psframework.wire.memory import Buffer, copy_into, empty
 
@@ -79,7 +80,7 @@ class Loopback:
         request: Message,
         response_type: type[M],
         *,
-        parts: Sequence[Buffer] = (),
+        parts: Sequence[Part] = (),
         deadline: Deadline,
         answer: Answer,
     ) -> LocalCall:
@@ -128,7 +129,7 @@ class Loopback:
         request: Message,
         response_type: type[M],
         *,
-        parts: Sequence[Buffer] = (),
+        parts: Sequence[Part] = (),
         deadline: Deadline,
     ) -> tuple[M, list[memoryview]]:
         """As `Peer.call`."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from psframework.errors import ArgumentError
 from psframework.rpc.session import frames
 from psframework.rpc.session.frames import Frame
 from psframework.rpc.session.stream import Port
+from psframework.wire.device_bytes import DEVICE_BYTES, DeviceBytes, Part
 from psframework.wire.lanes import INLINE_BYTES, Lane, choose
 from psframework.wire.memory import Buffer, BufferPool, copy_into
 
@@ -25,7 +26,7 @@ class Outgoing:
         lane: number of the lane; 0 without payload.
         sizes: lengths of the parts in bytes.
         parts: the parts themselves; None on the striped lane if they come later.
-        segment: id of the shared segment that holds them.
+        segment: id of the shared segment, or of the device memory, that holds them.
         offsets: where each part starts in it.
         release: gives the segment's memory back.
     """
@@ -48,7 +49,7 @@ class Outgoing:
         frame.sizes.extend(self.sizes)
         if self.lane == frames.INLINE:
             frame.parts.extend(bytes(part) for part in self.parts or ())
-        elif self.lane == frames.SHM:
+        elif self.lane in frames.PLACED:
             frame.segment = self.segment
             frame.offsets.extend(self.offsets)
 
@@ -62,11 +63,26 @@ class Outgoing:
 NOTHING = Outgoing()
 
 
-def byte_views(parts: Sequence[Buffer]) -> list[memoryview]:
-    """The parts as bytes; ArgumentError for a buffer that is not C-contiguous."""
+def byte_views(parts: Sequence[Part]) -> list[memoryview]:
+    """The parts as bytes on the host; ArgumentError for a buffer that is not C-contiguous."""
+    try:
+        return _views(parts)  # as nearly always
+    except TypeError:  # some are on a device
+        return _views([part.host() if type(part) is DeviceBytes else part for part in parts])
+
+
+def part_views(parts: Sequence[Part]) -> Sequence[memoryview | DeviceBytes]:
+    """As `byte_views`, but what is on a device stays there."""
+    try:
+        return _views(parts)
+    except TypeError:
+        return [part if type(part) is DeviceBytes else _views((part,))[0] for part in parts]
+
+
+def _views(parts: Sequence[Part]) -> list[memoryview]:
     views = []
     for index, part in enumerate(parts):
-        view = memoryview(part)
+        view = memoryview(part)  # type: ignore[arg-type] # TypeError for what is on a device
         if not view.c_contiguous:
             raise ArgumentError(f"part {index} is not C-contiguous; pass it through wire.spec.as_bytes")
         views.append(view.cast("B") if view.nbytes else memoryview(b""))
@@ -99,16 +115,27 @@ class Sender:
             raise ArgumentError(f"{sum(sizes)} bytes are too many for the inline lane alone: allow striped")
         return Outgoing(int(frames.NUMBERS[lane]), sizes, views)
 
-    async def choose(self, views: Sequence[memoryview]) -> Outgoing:
-        """The cheapest lane for these bytes; on the shared-memory lane they are in place when it returns."""
-        sizes = [len(view) for view in views]
-        if Lane.SHM in self._port.lanes and sum(sizes) > INLINE_BYTES:
+    async def choose(self, parts: Sequence[memoryview | DeviceBytes]) -> Outgoing:
+        """The cheapest lane for these bytes; in shared memory, or a device's, they are when it returns."""
+        sizes = [len(part) for part in parts]
+        views, placed = self._on_device(parts, sizes)
+        if placed is None and Lane.SHM in self._port.lanes and sum(sizes) > INLINE_BYTES:
             placed = await self._segments.place(views, sizes)
-            if placed is not None:
-                return placed
-        return self.choose_now(views)
+        return placed or self.choose_now(views)
 
-    def copy(self, views: Sequence[memoryview]) -> Outgoing:
+    def _on_device(
+        self, parts: Sequence[memoryview | DeviceBytes], sizes: Sequence[int]
+    ) -> tuple[Sequence[memoryview], Outgoing | None]:
+        """The payload on the device lane; else None, and the parts for the lanes of the host."""
+        if sum(sizes) < DEVICE_BYTES or DeviceBytes not in map(type, parts):
+            return cast(Sequence[memoryview], parts), None
+        if Lane.DEVICE in self._port.lanes:
+            placed = self._segments.devices.place(parts, sizes)
+            if placed is not None:
+                return (), placed
+        return byte_views(parts), None
+
+    def copy(self, parts: Sequence[memoryview | DeviceBytes]) -> Outgoing:
         """A payload of copies, so that its owner may change the parts at once.
 
         The one copy goes straight into shared memory where there is room; else into private memory, for
@@ -117,11 +144,12 @@ class Sender:
         Raises:
             ArgumentError: as `choose_now`.
         """
-        sizes = [len(view) for view in views]
-        if Lane.SHM in self._port.lanes and sum(sizes) > INLINE_BYTES:
+        sizes = [len(part) for part in parts]
+        views, placed = self._on_device(parts, sizes)
+        if placed is None and Lane.SHM in self._port.lanes and sum(sizes) > INLINE_BYTES:
             placed = self._segments.place_now(views, sizes)
-            if placed is not None:
-                return placed
+        if placed is not None:
+            return placed
         payload = self.choose_now(views)
         payload.parts = [self._private(view) for view in views]
         return payload

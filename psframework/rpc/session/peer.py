@@ -60,6 +60,7 @@ class Peer(Calling):
             peer=self,
             max_payload=limit,
         )
+        segments.devices.bind(port.post, home.spawn)
         self._mourners: dict[object, Callable[[], None]] = {}
         self._closing = False
         self._ended = asyncio.Event()
@@ -277,7 +278,9 @@ class Peer(Calling):
         port.agreed = handshake.lanes_of(state) & (options.lanes | {Lane.INLINE})
         if not (self._home.segment_path and state.segment_path):
             port.agreed -= {Lane.SHM}
-        port.lanes = port.agreed if self.segments.proved else port.agreed - {Lane.SHM}
+        if Lane.SHM not in port.agreed:
+            port.agreed -= {Lane.DEVICE}
+        port.lanes = port.agreed if self.segments.proved else port.agreed - {Lane.SHM, Lane.DEVICE}
         self.segments.set_other(state.segment_path if Lane.SHM in port.agreed else "", state.segment_key)
 
     def _may_come(self, key: Key) -> bool:
@@ -297,6 +300,12 @@ class Peer(Calling):
             self.segments.drop(frame.segment)
         elif kind == frames.OPEN_STRIPES:
             self.bulk.open_stripes()
+        elif kind == frames.OFFER_DEVICE:
+            if Lane.DEVICE not in self._port.agreed:
+                raise WireError("the device lane was not agreed on")
+            self.segments.devices.offered(frame)
+        elif kind == frames.ANSWER_DEVICE:
+            self.segments.devices.answered(frame)
         elif kind == frames.GOODBYE:
             self.fail("closed", f"{self.info.name} closed the connection")
         else:

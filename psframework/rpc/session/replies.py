@@ -13,7 +13,7 @@ from psframework.rpc.session import frames
 from psframework.rpc.session.adapter import gather_parts
 from psframework.rpc.session.bulk import Bulk
 from psframework.rpc.session.frames import Frame
-from psframework.rpc.session.payload import Outgoing, Sender, byte_views
+from psframework.rpc.session.payload import Outgoing, Sender, byte_views, part_views
 from psframework.rpc.session.stream import Port
 from psframework.rpc.session.transfer import Sending
 from psframework.rpc.status import error_to_detail
@@ -35,7 +35,7 @@ class Replies:
         self._port = port
         self._bulk = bulk
         self._sender = sender
-        self._held: dict[int, Outgoing] = {}  # in shared memory, until the caller releases them
+        self._held: dict[int, Outgoing] = {}  # in shared or device memory, until the caller releases them
         self._streams: dict[int, str] = {}  # payloads still being made: WAITING, SENT or RELEASED
 
     def plain(self, number: int, response: Message) -> None:
@@ -81,7 +81,7 @@ class Replies:
         ):
             await self._stream(frame, call.reply, call.reply_sizes)
             return
-        views = byte_views(await gather_parts(call.reply, len(call.reply_sizes)))
+        views = part_views(await gather_parts(call.reply, len(call.reply_sizes)))
         if [len(view) for view in views] != list(call.reply_sizes):
             raise ArgumentError(f"the reply's parts do not have the announced sizes {call.reply_sizes}")
         payload = await self._sender.choose(views)
@@ -98,7 +98,7 @@ class Replies:
 
     def _send(self, frame: Frame, payload: Outgoing, started: asyncio.Future[Sending] | None = None) -> int:
         payload.fill(frame)
-        if payload.lane == frames.SHM:
+        if payload.lane in frames.PLACED:
             self._held[frame.call] = payload
 
         def wanted() -> bool:

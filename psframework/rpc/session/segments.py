@@ -8,7 +8,6 @@ import logging
 import socket
 import threading
 import weakref
-from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,6 +15,8 @@ import numpy as np
 
 from psframework.errors import ConfigurationError, PsfError, ResourceExhausted, WireError
 from psframework.rpc.session import frames
+from psframework.rpc.session.arena import Arena, Region, layout
+from psframework.rpc.session.devices import DeviceSegments
 from psframework.rpc.session.payload import Outgoing
 from psframework.wire.handover import new_key, offer_segment, offer_socket
 from psframework.wire.memory import Buffer, copy_into
@@ -27,64 +28,10 @@ PROOF: Final = 0
 """Id of the one-page segment that proves both ends to be on one host."""
 
 MAX_SEGMENTS: Final = 256
-ALIGN: Final = 64
 SMALLEST: Final = 16 << 20
 MOST_SPARE: Final = 256 << 20
 HANDOVER_SECONDS: Final = 5.0
 COPY_IN_THREAD: Final = 1 << 20  # a copy of 1 MiB takes the loop 0.1 ms
-
-
-class Region:
-    """A range of one segment that a payload lies in."""
-
-    __slots__ = ("arena", "begin", "end")
-
-    def __init__(self, arena: Arena, begin: int, end: int) -> None:
-        self.arena = arena
-        self.begin = begin
-        self.end = end
-
-    def free(self) -> None:
-        """Gives the range back."""
-        self.arena.give_back(self.begin, self.end)
-
-
-class Arena:
-    """First-fit allocation in one segment.
-
-    Args:
-        segment: the memory.
-        number: its id in the session.
-    """
-
-    def __init__(self, segment: Segment, number: int) -> None:
-        self.segment = segment
-        self.number = number
-        self._free = [(0, segment.nbytes)]
-
-    def take(self, nbytes: int) -> Region | None:
-        """A free range of `nbytes` bytes; None if there is none."""
-        for index, (begin, end) in enumerate(self._free):
-            if end - begin >= nbytes:
-                self._free[index : index + 1] = [(begin + nbytes, end)] if end - begin > nbytes else []
-                return Region(self, begin, begin + nbytes)
-        return None
-
-    def give_back(self, begin: int, end: int) -> None:
-        """Frees a range, and joins it with free neighbours."""
-        insort(self._free, (begin, end))
-        merged: list[tuple[int, int]] = []
-        for low, high in self._free:
-            if merged and merged[-1][1] == low:
-                merged[-1] = (merged[-1][0], high)
-            else:
-                merged.append((low, high))
-        self._free = merged
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is allocated."""
-        return self._free == [(0, self.segment.nbytes)]
 
 
 class Segments:
@@ -92,13 +39,16 @@ class Segments:
 
     Args:
         budget: bytes of shared memory that outgoing payloads may take; 0 keeps them out of it.
+        device_budget: the same for memory of devices.
 
     Attributes:
+        devices: the session's memory on devices.
         key: the secret under which the other side hands segments to us.
         proved: whether a descriptor has passed, so both ends are on one host.
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, device_budget: int = 0) -> None:
+        self.devices = DeviceSegments(device_budget)
         self.key = new_key()
         self.proved = False
         self._budget = budget
@@ -106,7 +56,7 @@ class Segments:
         self._their_key = b""
         self._last = PROOF
         self._received: dict[int, Segment] = {}
-        self._arenas: list[Arena] = []
+        self._arenas: list[Arena[Segment]] = []
         self._growing = asyncio.Lock()
         self._closed = False
 
@@ -171,6 +121,7 @@ class Segments:
             segment.close()
         self._received.clear()
         self._arenas.clear()
+        self.devices.close()
 
     async def _offer(self, number: int, segment: Segment, seconds: float = HANDOVER_SECONDS) -> None:
         if not self._path:
@@ -189,7 +140,7 @@ class Segments:
 
     async def place(self, parts: Sequence[Buffer], sizes: Sequence[int]) -> Outgoing | None:
         """Copies a payload into shared memory; None if it does not fit or the other side refuses."""
-        offsets, total = _layout(sizes)
+        offsets, total = layout(sizes)
         region = self._take(total) or await self._grow(total)
         if region is None:
             return None
@@ -212,7 +163,7 @@ class Segments:
 
     def place_now(self, parts: Sequence[Buffer], sizes: Sequence[int]) -> Outgoing | None:
         """As `place`, without waiting: None where memory must be shared first (`prepare` does it)."""
-        offsets, total = _layout(sizes)
+        offsets, total = layout(sizes)
         region = self._take(total)
         if region is None:
             return None
@@ -231,14 +182,14 @@ class Segments:
         segment = self.get(number)
         return [segment.view(offset, size).toreadonly() for offset, size in zip(offsets, sizes)]
 
-    def _take(self, nbytes: int) -> Region | None:
+    def _take(self, nbytes: int) -> Region[Segment] | None:
         for arena in self._arenas:
             region = arena.take(nbytes)
             if region is not None:
                 return region
         return None
 
-    async def _grow(self, nbytes: int) -> Region | None:
+    async def _grow(self, nbytes: int) -> Region[Segment] | None:
         async with self._growing:
             region = self._take(nbytes)
             self._drop_idle(nbytes)
@@ -301,15 +252,6 @@ def on_loop(function: Callable[[int], None], call: int) -> Callable[[], None]:
                 loop.call_soon_threadsafe(function, call)
 
     return schedule
-
-
-def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Aligned offset of each part, and the bytes of all."""
-    offsets, end = [], 0
-    for size in sizes:
-        offsets.append(end)
-        end += -(-size // ALIGN) * ALIGN
-    return offsets, max(end, ALIGN)
 
 
 def _copy(view: memoryview, offsets: Sequence[int], parts: Sequence[Buffer]) -> None:

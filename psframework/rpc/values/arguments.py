@@ -27,7 +27,7 @@ from psframework.rpc.values.decoder import Authorize, Decoder, Home, here
 from psframework.rpc.values.encoder import Encoder
 from psframework.rpc.values.journey import Journey, Outcome
 from psframework.rpc.values.kinds import CannotTravel
-from psframework.wire.memory import Buffer
+from psframework.wire.device_bytes import Part
 
 if TYPE_CHECKING:
     from psframework.rpc.call import PeerInfo
@@ -104,7 +104,7 @@ def may_build(message: Value) -> bool:
 
 def decode(
     message: Value,
-    parts: Sequence[Buffer],
+    parts: Sequence[Part],
     journey: Journey,
     *,
     views: bool = True,
@@ -162,7 +162,7 @@ def encode_call(
 
 def decode_call(
     message: Value,
-    parts: Sequence[Buffer],
+    parts: Sequence[Part],
     journey: Journey,
     *,
     views: bool = True,

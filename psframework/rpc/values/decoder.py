@@ -17,6 +17,7 @@ from psframework.rpc.values import kinds
 from psframework.rpc.values.journey import Journey
 from psframework.rpc.values.kinds import MAX_CONTAINERS, MAX_DEPTH
 from psframework.rpc.values.modules import Modules
+from psframework.wire.device_bytes import DeviceBytes, Part
 from psframework.wire.memory import Buffer
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Decoder:
     def __init__(
         self,
         message: Value,
-        parts: Sequence[Buffer],
+        parts: Sequence[Part],
         journey: Journey,
         views: bool,
         home: Home = here,
@@ -255,7 +256,17 @@ class Decoder:
         if index >= len(self._parts):
             raise WireError(f"part {index} of a value, but its frame has {len(self._parts)}")
         self._used += 1
-        return memoryview(self._parts[index]).toreadonly()
+        part = self._parts[index]
+        return (part.host() if type(part) is DeviceBytes else memoryview(part)).toreadonly()
+
+    def part_on_device(self) -> DeviceBytes | None:
+        """The next part of the frame, if it is on a device."""
+        index = self.message.first_part + self._used
+        part = self._parts[index] if index < len(self._parts) else None
+        if type(part) is not DeviceBytes:
+            return None
+        self._used += 1
+        return part
 
 
 def short() -> WireError:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from psframework.errors import ArgumentError
-from psframework.wire.memory import Buffer
+from psframework.wire.device_bytes import Part
 
 if TYPE_CHECKING:
     from psframework.rpc.call import PeerInfo
@@ -41,7 +41,8 @@ class Journey:
 
     Attributes:
         parts: buffers of the values that don't travel inside the message, in order. On the way out they are
-            views of the caller's arrays: whoever sends them copies first, or sends before control returns.
+            views of the caller's arrays, and arrays that are on a device: whoever sends them copies first, or
+            sends before control returns.
         before_start: the receiver awaits all of these before the function starts, or before the future of a
             reply resolves. If one raises, the message is refused with its error.
         about: the function that the message is about, for messages to people; "" if there is none.
@@ -67,7 +68,7 @@ class Journey:
         self.peer = peer
         self.outgoing = outgoing
         self.is_reply = is_reply
-        self.parts: list[Buffer] = []
+        self.parts: list[Part] = []
         self.before_start: list[Awaitable[None]] = []
         self.luggage: list[Any] = []
         self.about = ""

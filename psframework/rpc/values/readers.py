@@ -17,6 +17,7 @@ from psframework.backend import DType
 from psframework.errors import ArgumentError, WireError
 from psframework.rpc.values import kinds
 from psframework.rpc.values.decoder import Decoder, Reader, teach
+from psframework.wire.device_bytes import DeviceBytes, Part
 from psframework.wire.memory import Buffer
 from psframework.wire.spec import Layout
 
@@ -25,6 +26,7 @@ MANY: Final = 64
 
 _SALTED: Final = {str, bytes}  # whose hashes no peer can foresee
 _ndarray = np.ndarray
+_LARGE_ARRAY = bytes([kinds.PART, kinds.ARRAY])
 _DTYPES = [kinds.DTYPES.get(number) for number in range(256)]
 
 
@@ -71,7 +73,7 @@ def _bytearray(decoder: Decoder, data: Buffer, is_part: bool) -> bytearray:
     return bytearray(data)
 
 
-def _array(decoder: Decoder, data: Buffer, is_part: bool) -> Any:
+def _array(decoder: Decoder, data: Part, is_part: bool) -> Any:
     dtype, axes, size = _dtype(decoder, 0), decoder.byte(), len(data)
     shape: tuple[int, ...] = ()
     if axes:
@@ -80,6 +82,8 @@ def _array(decoder: Decoder, data: Buffer, is_part: bool) -> Any:
         shape = tuple([decoder.number() for _ in range(axes)])
     if math.prod(shape) * dtype.itemsize != size:
         raise WireError(f"{size} bytes for an array {dtype.name}{list(shape)}")
+    if type(data) is DeviceBytes:
+        return made(data.array.view, dtype).reshape(shape)
     try:
         array = _over(dtype, shape, data)
     except (ValueError, OverflowError) as error:  # an empty array with axes beyond what NumPy counts
@@ -268,10 +272,15 @@ def array_node(decoder: Decoder, depth: int) -> Any:
 
 def _on_device(decoder: Decoder, depth: int) -> Any:
     """An array on a device of the same kind, where there is one; else in host memory."""
-    kind = decoder.text()
-    if not decoder.at < len(decoder.outline) or decoder.outline[decoder.at] == kinds.ON_DEVICE:
+    kind, at = decoder.text(), decoder.at
+    if not at < len(decoder.outline) or decoder.outline[at] == kinds.ON_DEVICE:
         raise WireError("an array has to stand here")
-    array = array_node(decoder, depth)
+    part = decoder.part_on_device() if decoder.outline.startswith(_LARGE_ARRAY, at) else None
+    if part is None:
+        array = array_node(decoder, depth)
+    else:
+        decoder.at = at + len(_LARGE_ARRAY)
+        array = _array(decoder, part, True)
     try:
         return backend.to_device(array, backend.device(kind))
     except ArgumentError:

@@ -14,6 +14,7 @@ from psframework.rpc import naming
 from psframework.rpc.values import kinds
 from psframework.rpc.values.encoder import WRITERS, Encoder, Writer, seen_from
 from psframework.rpc.values.kinds import CannotTravel
+from psframework.wire.device_bytes import DEVICE_BYTES, DeviceBytes
 from psframework.wire.spec import as_bytes
 
 
@@ -182,7 +183,7 @@ def _array(encoder: Encoder, value: Any, depth: int) -> None:
         value, number = _native(value)
     if value.nbytes > kinds.INLINE:
         encoder.outline.append(kinds.PART)
-        encoder.journey.parts.append(as_bytes(value))
+        encoder.journey.parts.append(as_bytes(value) if type(value) is np.ndarray else DeviceBytes(value))
     else:
         encoder.blobs.append(value.tobytes())
     outline = encoder.outline
@@ -212,7 +213,11 @@ def other_array(encoder: Encoder, value: Any, depth: int) -> None:
         return _array(encoder, np.asarray(value), depth)
     encoder.outline.append(kinds.ON_DEVICE)
     encoder.texts.append(backend.device_of(value).kind)
-    return _array(encoder, np.asarray(backend.asnumpy(value)), depth)
+    if value.nbytes < DEVICE_BYTES or value.dtype not in kinds.NUMBERS or kinds.BIG_ENDIAN:
+        value = np.asarray(backend.asnumpy(value))
+    else:  # perhaps it need not leave the device
+        value = backend.xp(value).ascontiguousarray(value)
+    return _array(encoder, value, depth)
 
 
 def any_array(encoder: Encoder, value: Any, depth: int) -> None:

@@ -1,23 +1,62 @@
 """Every method is an ordinary unary method too: stock stubs call it and see typed errors."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
 from psframework.errors import ArgumentError, NotRegistered, PermissionDenied, RemoteError, WireError
 from psframework.proto.v1.call_pb2 import Chunk
+from psframework.rpc.call import Call
 from psframework.rpc.options import channel_options
-from psframework.rpc.session.adapter import gather_parts, has_data
+from psframework.rpc.security.credentials import Security
+from psframework.rpc.service import Method
+from psframework.rpc.session.adapter import gather_parts, has_data, unary_handler
 from psframework.rpc.status import from_rpc_error
+from psframework.testing.strict_device import strict_devices
+from psframework.wire.device_bytes import DeviceBytes
 
 
 @pytest.fixture
 async def channel(office: Any) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(office.address, options=channel_options()) as opened:
         yield opened
+
+
+class OnDevice:
+    """Answers with an array on a device."""
+
+    name = "test.OnDevice"
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def methods(self) -> Sequence[Method]:
+        return [Method("Get", Chunk, Chunk, self.get)]
+
+    def get(self, request: Chunk, call: Call) -> Chunk:
+        call.reply_parts([DeviceBytes(self.array)])
+        return Chunk()
+
+
+async def test_arrays_on_a_device_are_bytes_for_a_stock_stub() -> None:
+    with strict_devices("gpu-0") as (gpu,):
+        handler = unary_handler(OnDevice(gpu.to_device(np.arange(4.0))), Security.plaintext())
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handler,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            get = channel.unary_unary(
+                "/test.OnDevice/Get",
+                request_serializer=Chunk.SerializeToString,
+                response_deserializer=Chunk.FromString,
+            )
+            assert (await get(Chunk())).data == np.arange(4.0).tobytes()
+        await server.stop(0)
 
 
 def stub(channel: grpc.aio.Channel, method: str, kind: Any) -> Any:

@@ -69,7 +69,8 @@ async def test_a_reply_to_nothing_breaks_the_protocol() -> None:
         {"lane": frames.INLINE, "sizes": [5], "parts": [b"a"]},
         {"lane": frames.SHM, "sizes": [5], "offsets": [0], "segment": 3},
         {"lane": frames.STRIPED, "sizes": [1 << 40]},
-        {"lane": 4, "sizes": [1]},
+        {"lane": frames.DEVICE, "sizes": [5], "offsets": [0], "segment": 3},
+        {"lane": 5, "sizes": [1]},
     ],
 )
 async def test_a_wrong_reply_fails_only_its_call(fields: dict[str, Any]) -> None:

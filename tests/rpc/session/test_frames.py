@@ -42,6 +42,7 @@ def test_random_bytes_are_a_batch_or_a_wire_error(data: bytes) -> None:
         (Frame(lane=frames.INLINE, sizes=[3], parts=[b"ab"]), "announced"),
         (Frame(lane=frames.INLINE, sizes=[3, 1], parts=[b"abc"]), "announced"),
         (Frame(lane=frames.SHM, sizes=[3, 1], offsets=[0]), "offsets"),
+        (Frame(lane=frames.DEVICE, sizes=[3], offsets=[0, 1]), "offsets"),
     ],
 )
 def test_a_payload_that_can_not_be_right(frame: Frame, words: str) -> None:
@@ -57,4 +58,4 @@ def test_a_lane_that_was_not_agreed_on_is_refused() -> None:
 def test_only_what_is_in_flight_costs() -> None:
     assert frames.cost(b"abc", frames.NO_LANE, ()) == frames.FRAME_COST + 3
     assert frames.cost(b"", frames.STRIPED, [5, 6]) == frames.FRAME_COST + 11
-    assert frames.cost(b"", frames.SHM, [5, 6]) == frames.FRAME_COST
+    assert frames.cost(b"", frames.SHM, [5, 6]) == frames.cost(b"", frames.DEVICE, [5]) == frames.FRAME_COST

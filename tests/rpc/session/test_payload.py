@@ -1,14 +1,17 @@
 """Choosing a lane, and writing the choice into a frame."""
 
+import numpy as np
 import pytest
 
 from psframework.errors import ArgumentError
 from psframework.rpc.session import frames
 from psframework.rpc.session.frames import Frame
-from psframework.rpc.session.payload import Outgoing, Sender, byte_views
+from psframework.rpc.session.payload import Outgoing, Sender, byte_views, part_views
 from psframework.rpc.session.segments import Segments
 from psframework.rpc.session.session import Session
 from psframework.rpc.session.stream import Port
+from psframework.testing.strict_device import strict_devices
+from psframework.wire.device_bytes import DEVICE_BYTES, DeviceBytes
 from psframework.wire.lanes import Lane
 from psframework.wire.memory import BufferPool
 
@@ -58,3 +61,15 @@ def test_views_are_bytes_whatever_the_buffer_holds() -> None:
     assert [len(view) for view in byte_views([shorts, memoryview(bytearray(0)).cast("H"), b"x"])] == [8, 0, 1]
     with pytest.raises(ArgumentError, match="part 1"):
         byte_views([b"", memoryview(b"abcd")[::2]])
+
+
+async def test_arrays_on_a_device_take_the_lanes_of_the_host_where_they_must() -> None:
+    with strict_devices("gpu-0") as (gpu,):
+        host = np.arange(DEVICE_BYTES // 8, dtype=np.float64)
+        part = DeviceBytes(gpu.to_device(host))
+        assert part_views([part, b"x"])[0] is part and byte_views([part])[0] == host.tobytes()
+        for lanes in [(Lane.STRIPED,), (Lane.STRIPED, Lane.SHM), (Lane.STRIPED, Lane.SHM, Lane.DEVICE)]:
+            choose, _ = sender(*lanes)
+            for payload in (await choose.choose([part, memoryview(b"x")]), choose.copy([part])):
+                assert payload.lane == frames.STRIPED and payload.parts is not None
+                assert bytes(payload.parts[0]) == host.tobytes()

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue, UInt64Value
-from hypothesis import given
-from hypothesis import strategies as st
 
 from psframework.errors import ConfigurationError, NotRegistered, PeerLost, WireError
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.session.segments import MAX_SEGMENTS, Arena, Segments, lend
+from psframework.rpc.session.segments import MAX_SEGMENTS, Segments, lend
 from psframework.testing.faults import FaultyLink
 from psframework.wire import shm
 from psframework.wire.lanes import Lane
@@ -20,22 +18,6 @@ from psframework.wire.shm import Segment
 
 pytestmark = pytest.mark.skipif(not shm.available(), reason="shared segments need Linux")
 MIB = 1 << 20
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 400)), max_size=60))
-def test_an_arena_never_gives_a_byte_twice(steps: list[tuple[bool, int]]) -> None:
-    with Segment.create(1000) as segment:
-        arena = Arena(segment, 1)
-        taken = []
-        for take, number in steps:
-            if take and (region := arena.take(number)):
-                assert all(region.end <= other.begin or region.begin >= other.end for other in taken)
-                taken.append(region)
-            elif not take and taken:
-                taken.pop(number % len(taken)).free()
-        for region in taken:
-            region.free()
-        assert arena.is_idle and arena.take(1000) is not None
 
 
 def test_lent_views_tell_when_the_last_has_died() -> None:

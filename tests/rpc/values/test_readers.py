@@ -14,6 +14,7 @@ from psframework.rpc.values import kinds as k
 from psframework.rpc.values.arguments import decode, encode
 from psframework.rpc.values.journey import Journey
 from psframework.testing.strict_device import strict_devices
+from psframework.wire.device_bytes import DEVICE_BYTES, DeviceBytes
 
 F4 = k.NUMBERS[np.dtype("f4")]
 
@@ -76,6 +77,39 @@ def test_an_array_on_a_device_goes_to_one_of_that_kind():
         np.testing.assert_array_equal(backend.asnumpy(found["a"]), np.arange(6.0).reshape(2, 3))
     found = decode(message, journey.parts, Journey(outgoing=False))
     assert isinstance(found["a"], np.ndarray) and found["t"].device == backend.CPU, "there is none here"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, bool, np.complex128])
+def test_an_array_that_came_on_a_device_stays_there(dtype):
+    with strict_devices("gpu-0") as (device,):
+        host = np.arange(DEVICE_BYTES).astype(dtype).reshape(-1, 2, 8)
+        journey = Journey()
+        message = encode([device.to_device(host), psf.Tensor(device.to_device(host)), host], journey)
+        assert [type(part) for part in journey.parts] == [DeviceBytes, DeviceBytes, memoryview]
+        arrived = [
+            DeviceBytes(device.to_device(np.frombuffer(bytes(part), np.uint8))) for part in journey.parts
+        ]
+        device.synchronisations = 0
+        array, tensor, plain = decode(message, arrived, Journey(outgoing=False))
+        assert device.synchronisations == 1, "what goes to the host"
+        assert backend.device_of(array) == tensor.device == device.device and type(plain) is np.ndarray
+        for found in (array.host, tensor.data.host, plain):
+            np.testing.assert_array_equal(found, host)
+            assert found.dtype == dtype and found.shape == host.shape
+    found = decode(message, [bytes(host)] * 3, Journey(outgoing=False))
+    assert all(type(each) is np.ndarray for each in (found[0], found[1].data)), "there is none here"
+
+
+def test_what_is_on_a_device_and_is_not_what_its_node_says():
+    with strict_devices("gpu-0") as (device,):
+        part = DeviceBytes(device.to_device(np.zeros(8, np.uint8)))
+        for tail in (array(3), array(1, number=99), [k.ARRAY, F4, 33, *[1] * 33], [k.ARRAY], [k.BYTES, 0]):
+            with pytest.raises(WireError):
+                read([k.ON_DEVICE, k.PART, *tail], [part], texts=["gpu-0"])
+        with pytest.raises(WireError, match="part 0"):
+            read([k.ON_DEVICE, k.PART, *array(2)], texts=["gpu-0"])
+        assert read([k.PART, k.BYTES], [part]) == bytes(8)
+        assert read([k.PART, *array(2)], [part]).tolist() == [0, 0]
 
 
 SAME_HASH = [(i + 9) * sys.hash_info.modulus for i in range(20_000)]
