@@ -113,6 +113,18 @@ def test_a_language_model_over_three_processes_knows_more_than_how_frequent_word
     picture = (tmp_path / "lstm.svg").read_text()
     assert all(f">{name}</text>" in picture for name in ("worker-0", "trainer", "worker-1", "weight_hh_l0"))
     assert picture.count("url(#message)") == 3, "features, hidden states, scores"
+    lives = r"\d+\.1 (?=of|from|to)"  # of processes, which start in any order
+    shown = (ROOT / "docs" / "images" / "dist-autograd.svg").read_text()
+    assert re.sub(lives, "", picture) == re.sub(lives, "", shown), "draw it again into docs/images"
+
+
+def test_the_program_in_the_docs_on_distributed_autograd_learns(tmp_path: Path) -> None:
+    shown = (ROOT / "docs" / "dist-autograd.md").read_text()
+    program = tmp_path / "encode.py"
+    program.write_text(re.findall(r"```python\n(.*?)```", shown, re.DOTALL)[0])
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=55)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert float(done.stdout) < 1.0, "nats; three classes that are not told apart give 1.1"
 
 
 @pytest.mark.parametrize(
