@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -84,7 +85,7 @@ class Control:
         self._routes = routes
         self._has_ended = has_ended
         self._table: Table | None = None
-        self._lines: dict[int, _Line] = {}
+        self._lines: defaultdict[int, _Line] = defaultdict(_Line)
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -102,7 +103,7 @@ class Control:
         """Says something to the process of an incarnation."""
         if self._closed or to in self.table.account.fenced:
             return
-        line = self._lines.setdefault(to, _Line())
+        line = self._lines[to]
         line.queue.append(message)
         if line.flushing:
             return
@@ -115,7 +116,7 @@ class Control:
     def hurry(self) -> None:
         """Says again at once what is owed."""
         for to in self.table.account.debtors:
-            line = self._lines.setdefault(to, _Line())
+            line = self._lines[to]
             if line.queue:
                 self._flush(to, line)
             elif not line.under_way:

@@ -6,6 +6,7 @@ refused when it arrives after all, and is remembered only for as long as some lo
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
@@ -133,7 +134,7 @@ class Incoming:
     """What others hold for messages that this process got."""
 
     def __init__(self) -> None:
-        self._senders: dict[int, _Sender] = {}
+        self._senders: defaultdict[int, _Sender] = defaultdict(_Sender)
 
     def __len__(self) -> int:
         return sum(len(sender.open) + len(sender.telling) for sender in self._senders.values())
@@ -149,7 +150,7 @@ class Incoming:
 
     def take(self, hold: HoldId) -> bool:
         """A reference arrives; False if it came before, or was given up."""
-        sender = self._senders.setdefault(hold.sender, _Sender())
+        sender = self._senders[hold.sender]
         if not sender.seen.add(hold.counter):
             return False
         sender.open.add(hold.counter)
@@ -173,7 +174,7 @@ class Incoming:
 
     def ask(self, hold: HoldId) -> list[Action]:
         """The sender doubts. What did not arrive until now is refused from now on."""
-        sender = self._senders.setdefault(hold.sender, _Sender())
+        sender = self._senders[hold.sender]
         sender.seen.add(hold.counter)
         return [] if hold.counter in sender.open else [Send(hold.sender, NotHeld(hold))]
 

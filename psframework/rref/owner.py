@@ -7,6 +7,7 @@ registration that comes after the deletion. A reference whose parent has not bee
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +85,7 @@ class OwnerState:
         self._fenced = fenced
         self._incoming = incoming
         self._entries: dict[RRefId, Entry] = {}
-        self._holders: dict[int, _Holder] = {}
+        self._holders: defaultdict[int, _Holder] = defaultdict(_Holder)
         self._waiting: dict[ForkId, dict[ForkId | HoldId, Register | _Arrival]] = {}  # by parent, by child
         self._parents: dict[ForkId | HoldId, ForkId] = {}
 
@@ -268,7 +269,7 @@ class OwnerState:
     def _see(self, fork: ForkId) -> bool:
         if fork.holder in self._fenced:
             return False
-        return self._holders.setdefault(fork.holder, _Holder()).seen.add(fork.counter)
+        return self._holders[fork.holder].seen.add(fork.counter)
 
     def _add(self, entry: Entry, fork: ForkId) -> None:
         entry.forks.add(fork)

@@ -8,6 +8,7 @@ REGISTERING ── Registered ─┴▶ CONFIRMED ── dropped, no holds ─�
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -90,7 +91,7 @@ class UserState:
         self._incarnation = incarnation
         self._fenced = fenced
         self._incoming = incoming
-        self._owners: dict[int, _Owner] = {}
+        self._owners: defaultdict[int, _Owner] = defaultdict(_Owner)
         self._evicted: PsfError | None = None
 
     def __len__(self) -> int:
@@ -204,7 +205,7 @@ class UserState:
         return [incarnation for incarnation, owner in self._owners.items() if owner.forks]
 
     def _new(self, rref: RRefId, owner: int, owner_name: str, state: ForkState) -> Fork:
-        at = self._owners.setdefault(owner, _Owner())
+        at = self._owners[owner]
         at.last += 1
         fork = Fork(ForkId(self._incarnation, at.last), rref, owner, owner_name, state)
         at.forks[fork.id] = fork
