@@ -172,7 +172,7 @@ class Backward:
         try:
             await compute(_run, self.part, arrived, leave)
         except Exception as error:
-            raise _located(error, self._wire.name) from error
+            raise self._error or _located(error, self._wire.name) from error
 
     def _pass(self, message: Received, gradients: Gradients) -> None:
         if self._error is not None or not self.engaged:

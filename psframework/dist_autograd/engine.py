@@ -17,7 +17,7 @@ from psframework.autograd.engine import Key, Sums, finished, propagate
 from psframework.autograd.node import Node, Parts
 from psframework.backend import Array
 from psframework.dist_autograd.pairs import Received, Sent
-from psframework.errors import WireError
+from psframework.errors import ContextClosed, WireError
 
 if TYPE_CHECKING:
     from psframework.dist_autograd.context import Context
@@ -57,6 +57,7 @@ class LocalPart:
         self._waiting = {sent.node.order: sent for sent in reached}
         self._due = {message: _Due(message, tensors) for message, tensors in asked.items()}
         self._leave: Leave = _nowhere
+        self._closed = False
         self.thread = 0
         self.done = False
         self.unused: list[Received] = []
@@ -89,11 +90,14 @@ class LocalPart:
 
         Raises:
             Exception: what a rule or a hook raises; AutogradError as a local backward does.
+            ContextClosed: it was closed meanwhile, or before.
         """
-        floor = max(self._waiting, default=0)
         self._leave, self.thread = leave, get_ident()
         try:
+            self._check_open()
+            floor = max(self._waiting, default=0)
             propagate(self._gradients, self._heap, self._retain, floor=floor, sums=self._sums)
+            self._check_open()
             for due in [due for due in self._due.values() if due.last > floor]:
                 self._go(due)  # no gradient reached what is missing
             if not floor and not self.done:
@@ -103,9 +107,12 @@ class LocalPart:
                 self._gradients.clear()
         finally:
             self._leave, self.thread = _nowhere, 0
+            if self._closed:
+                self._clear()
 
     def arrived(self, message: Received, index: int, gradient: Array) -> None:
         """The gradient of a tensor that came with a message is complete."""
+        self._check_open()
         due = self._due[message]
         due.gradients[index] = gradient
         due.left -= 1
@@ -113,7 +120,19 @@ class LocalPart:
             self._go(due)
 
     def close(self) -> None:
-        """Nothing will run any more; what was kept for it is free."""
+        """Nothing will run any more, and what was kept for it is free; from any thread.
+
+        While it runs, it goes on to the next message, or to the end of what may run now.
+        """
+        self._closed = True
+        if not self.thread:
+            self._clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ContextClosed(f"a backward of {self._context} was given up")
+
+    def _clear(self) -> None:
         for message in self._due:
             message.runner = None
         self._due.clear()

@@ -16,7 +16,7 @@ from psframework.dist_autograd.discovery import Discovery
 from psframework.dist_autograd.engine import Gradients, LocalPart
 from psframework.dist_autograd.ids import TensorsId
 from psframework.dist_autograd.pairs import Received, Sent
-from psframework.errors import AutogradError, WireError
+from psframework.errors import AutogradError, ContextClosed, WireError
 
 
 @dataclass
@@ -199,3 +199,22 @@ def test_what_came_is_for_one_part_while_it_runs_and_no_longer() -> None:
     distributed([here, there], root, Random(0), retain=True)
     with pytest.raises(AutogradError, match=r"ctx\.backward"):
         root.backward()
+
+
+@pytest.mark.parametrize("at_a_message", [False, True])
+def test_a_part_that_is_closed_while_it_runs_stops(at_a_message: bool) -> None:
+    """By the loop's thread, while this one is in a rule."""
+    here, there = Place(0), Place(1)
+    x = Tensor(np.ones(2), requires_grad=True)
+    start_of_it = there.sends(here, x)[0] if at_a_message else x
+    middle = start_of_it * 2.0
+    middle.register_hook(lambda gradient: here.part.close())
+    gradients, heap = start(middle.sum(), None)
+    asked = Discovery(here.context).from_roots(gradients)
+    here.part = LocalPart(here.context, [], asked, retain=False)
+    here.part.start(gradients, heap)
+    for _ in range(2):
+        with pytest.raises(ContextClosed, match="was given up"):
+            here.run()
+    assert not here.left and not here.context.gradients and not here.part.done
+    assert all(message.runner is None for message in asked)

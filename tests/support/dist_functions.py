@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-import time
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -118,10 +118,40 @@ async def fetch_and_double(rref: psf.RRef) -> Any:
     return await rref.to_here() * 2.0
 
 
+async def _end() -> None:
+    """The end of the context that this runs in."""
+    here = passenger.current()
+    assert here is not None
+    while here.ended is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
 @psf.remote
-async def slowly(seconds: float, x: Any) -> Any:
-    await asyncio.sleep(seconds)
+async def twice_afterwards(x: Any) -> Any:
+    """Computes when its context has ended."""
+    await _end()
     return x * 2.0
+
+
+@psf.remote
+async def ask_afterwards(name: str, x: Any) -> Any:
+    """Makes a call when its context has ended."""
+    await _end()
+    return await psf.current_cluster().rpc_async(name, twice, (x,))
+
+
+@psf.remote
+async def for_ever(x: Any) -> Any:
+    await asyncio.sleep(600)
+    return x * 2.0
+
+
+@psf.remote
+async def call_then(through: str, name: str, x: Any) -> Any:
+    """What fails in its backward, at `name`, comes back by way of another one."""
+    me = psf.current_cluster()
+    made = await me.rpc_async(name, failing, (x,))
+    return await me.rpc_async(through, twice, (made,)) * 2.0
 
 
 @psf.remote
@@ -162,21 +192,22 @@ class Failing(psf.Function):
 
 
 class Slow(psf.Function):
-    """Its backward takes a while."""
+    """Its backward holds the compute thread until it is let go."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, seconds: float) -> Any:
-        ctx.seconds = seconds
+    def forward(ctx: Any, x: Any) -> Any:
         return x * 1.0
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        began.append(ctx.seconds)
-        time.sleep(ctx.seconds)
-        return gradient, None
+        gate.clear()
+        held.set()
+        gate.wait(60.0)
+        held.clear()
+        return (gradient,)
 
 
-began: list[float] = []
+gate, held = threading.Event(), threading.Event()
 
 
 @psf.remote
@@ -185,14 +216,19 @@ def failing(x: Any) -> Any:
 
 
 @psf.remote
-def slow(x: Any, seconds: float) -> Any:
-    return Slow.apply(x, seconds)
+def slow(x: Any) -> Any:
+    return Slow.apply(x)
 
 
 @psf.remote
-def slow_backwards() -> int:
-    """How many backwards of `slow` began here."""
-    return len(began)
+def is_held() -> bool:
+    """Whether a backward of `slow` runs here."""
+    return held.is_set()
+
+
+@psf.remote
+def let_go() -> None:
+    gate.set()
 
 
 @psf.remote

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dist_functions as functions
@@ -27,20 +28,41 @@ class Stage:
 
     local: LocalCluster
     cluster: psf.Cluster
+    dead: set[str] = field(default_factory=set)
 
     @property
     def workers(self) -> list[str]:
         """Those that live."""
-        return [each.name for each in self.cluster.members("worker")]
+        return [name for name in self.local.processes if name.startswith("worker") and name not in self.dead]
+
+    def kill(self, name: str) -> None:
+        """Kills a worker; without it the others go on."""
+        self.dead.add(name)
+        self.local.processes[name].kill()
+
+    async def outside(self, name: str, function: Any) -> Any:
+        """Calls a worker outside of any context, wherever this is called."""
+
+        async def call() -> Any:
+            return await self.cluster.rpc_async(name, function)
+
+        return await asyncio.create_task(call(), context=contextvars.Context())
 
     async def clean(self, names: Iterable[str] | None = None, seconds: float = 5.0) -> None:
         """Waits until distributed autograd keeps nothing at workers: no contexts, messages, nodes, arrays."""
+        await self.clean_elsewhere(names, seconds)
+        assert len(self.cluster.dist.contexts) == 0
+
+    async def clean_elsewhere(self, names: Iterable[str] | None = None, seconds: float = 5.0) -> None:
+        """The same at workers only; asks outside of any context."""
+        await asyncio.create_task(self._clean(names, seconds), context=contextvars.Context())
+
+    async def _clean(self, names: Iterable[str] | None, seconds: float) -> None:
         names = self.workers if names is None else list(names)
         end = time.monotonic() + seconds
         while any(found := await self.cluster.rpc_all(names, functions.kept)):
             assert time.monotonic() < end, f"kept at {names}: {found}"
             await asyncio.sleep(0.05)
-        assert len(self.cluster.dist.contexts) == 0
 
     async def works(self, names: Iterable[str] | None = None) -> None:
         """A new context over all workers gives the right gradients, and leaves nothing behind."""
