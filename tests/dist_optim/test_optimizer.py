@@ -141,22 +141,22 @@ async def test_clipping_is_that_of_one_process(cluster: psf.Cluster, max_norm: f
 
 
 async def test_16_contexts_at_once_have_the_gradients_of_the_values_they_saw(cluster: psf.Cluster) -> None:
-    """All forwards see the first values; then each backward comes before, during or after others' steps."""
+    """All forwards see the first values; half of the backwards come when the others have stepped."""
     model, whole = Spread(cluster), Whole()
     distributed = psf.DistributedOptimizer(optim.SGD(lr=0.1), model.parts)
-    n, forwards = 16, 0
-    ready = asyncio.Event()
+    n = 16
+    forwards, steps = asyncio.Barrier(n), asyncio.Barrier(n)
 
     async def one(seed: int) -> None:
-        nonlocal forwards
         async with cluster.dist_autograd() as ctx:
             loss = await model.loss(seed)
-            forwards += 1
-            if forwards == n:
-                ready.set()
-            await ready.wait()
+            await forwards.wait()
+            if seed % 2:
+                await steps.wait()
             await ctx.backward([loss])
             await distributed.step(ctx)
+            if not seed % 2:
+                await steps.wait()
 
     await asyncio.gather(*(one(seed) for seed in range(n)))
     expected = whole.values()
