@@ -26,7 +26,7 @@ from psframework.rpc.session import frames
 from psframework.rpc.session.frames import FrameBatch
 from psframework.rpc.session.handshake import hello_message
 
-SPARE = 4 << 20  # bytes that the allocator and threads of a worker may take beside those of a frame
+SPARE = 8 << 20  # bytes that gRPC and the allocator of a worker may take and keep beside those of a frame
 BATCH = 50
 SECONDS = 20.0
 CALLS = "/psframework.proto.v1.CallService/"
