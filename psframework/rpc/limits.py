@@ -21,7 +21,7 @@ class AgentOptions:
         resume_seconds: how long a broken connection is redialled before the peer counts as lost.
         handshake_seconds: how long a new connection may take until it is accepted or refused.
         segment_bytes: most shared memory that one peer's payloads may take here; 0 keeps payloads out of it.
-        device_bytes: the same on each GPU, for arrays that lie there.
+        device_bytes: most memory of GPUs that one peer's payloads may take here; 0 keeps payloads out of it.
         backlog_bytes: what calls that were sent without waiting may keep here until they are answered.
         segment_directory: where the Unix socket for segments goes; default PSF_SHM_DIR.
     """

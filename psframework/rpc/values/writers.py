@@ -215,8 +215,9 @@ def other_array(encoder: Encoder, value: Any, depth: int) -> None:
     encoder.texts.append(backend.device_of(value).kind)
     if value.nbytes < DEVICE_BYTES or value.dtype not in kinds.NUMBERS or kinds.BIG_ENDIAN:
         value = np.asarray(backend.asnumpy(value))
-    else:  # perhaps it need not leave the device
-        value = backend.xp(value).ascontiguousarray(value)
+    elif not value.flags.c_contiguous:
+        with backend.device_of(value):
+            value = backend.xp(value).ascontiguousarray(value)
     return _array(encoder, value, depth)
 
 
