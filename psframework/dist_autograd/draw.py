@@ -48,7 +48,8 @@ async def draw(
     processes = await _gather(home, context.id, own, limit, deadline)
     if not any(process.nodes for process in processes):
         raise ArgumentError("draw: no tensor that requires grad has travelled in this context")
-    return save(picture.draw(processes, f"context {context.id} of {context.creator}"), path)
+    title = f"context {context.id} of {context.creator}"
+    return save(await compute(picture.draw, processes, title), path)
 
 
 def _own(

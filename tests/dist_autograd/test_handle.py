@@ -1,6 +1,7 @@
 """A context, as users see it, over real sockets."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import dist_functions as functions
@@ -10,6 +11,7 @@ from crew import until
 from dist_crew import Crew, Member
 
 from psframework.autograd.tensor import Tensor
+from psframework.dist_autograd.handle import gradients
 from psframework.errors import ArgumentError, AutogradError, ContextClosed, DeadlineExceeded
 
 
@@ -31,6 +33,34 @@ async def test_gradients_are_in_the_context_and_not_in_grad(crew: Crew) -> None:
     np.testing.assert_array_equal(found[x], [8.0, 12.0])
     np.testing.assert_array_equal(found[y], [2.0, 4.0])
     assert x.grad is None and y.grad is None
+
+
+async def test_gradients_of_the_context_at_hand(crew: Crew) -> None:
+    """Where a function that was called from inside runs, too: there it has no DistContext."""
+    ann, _ = await pair(crew)
+    x = leaf(1.0, 2.0)
+    with pytest.raises(ContextClosed, match="no context here"):
+        gradients()
+    async with ann.context() as ctx:
+        await ctx.backward((await ann.rpc("bob", functions.twice, x)).sum())
+        np.testing.assert_array_equal(gradients()[x], [2.0, 2.0])
+        np.testing.assert_array_equal((await asyncio.to_thread(gradients))[x], [2.0, 2.0])
+        gradients().clear()
+        assert list(gradients()) == [x]
+    with pytest.raises(ContextClosed):
+        gradients()
+
+
+async def test_a_picture_of_both_processes(crew: Crew, tmp_path: Path) -> None:
+    ann, _ = await pair(crew)
+    x = leaf(1.0, 2.0)
+    async with ann.context() as ctx:
+        loss = (await ann.rpc("bob", functions.twice, x)).sum()
+        drawing = await ctx.draw(tmp_path / "graph.svg", roots=[loss], names={"x": x})
+        assert (tmp_path / "graph.svg").read_text() == drawing.svg
+        assert all(f">{name}</text>" in drawing.svg for name in ("ann", "bob", "x", "multiply", "sum"))
+    with pytest.raises(ContextClosed):
+        await ctx.draw(None)
 
 
 async def test_several_roots_and_several_backwards_add_up(crew: Crew) -> None:
