@@ -12,11 +12,12 @@ from psframework.autograd.tensor import Tensor
 from psframework.dist_autograd.handle import DistContext
 from psframework.dist_optim.outcome import check_all
 from psframework.dist_optim.place import Elsewhere, Here, Place
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, DeadlineExceeded, PsfError
 from psframework.nn.module import Module
 from psframework.optim.clip import GlobalNorm
 from psframework.optim.optimizer import Optimizer
 from psframework.optim.rule import UpdateRule, rule_from_spec
+from psframework.rpc.functions.remote_client import deadline
 from psframework.rref.handle import RRef
 
 _PARAMS: Final = "params"
@@ -103,7 +104,7 @@ class DistributedOptimizer:
             raise ArgumentError(f"max_norm must be at least 0, not {max_norm}: gradients would turn around")
         rule = self._rule_now()
         spec = None if rule is self._rule else rule.spec()
-        await self._wait_made()
+        await self._wait_made(timeout)
         with ctx.inside():
             norm, coefficient = None, 1.0
             if max_norm is not None:
@@ -123,7 +124,7 @@ class DistributedOptimizer:
         Returns:
             {"state": {key: {"step": int, slot: array}}, "param_groups": [{"params": [key], ...}]}.
         """
-        await self._wait_made()
+        await self._wait_made(timeout)
         keys = await self._keys(timeout)
         parts = await self._all(
             "answer", [place.call("state_dict", timeout=timeout) for place in self._places]
@@ -144,7 +145,7 @@ class DistributedOptimizer:
             PartialFailure: some owners did not load.
         """
         rule, saved = self._loaded_rule(state_dict), state_dict["state"]
-        await self._wait_made()
+        await self._wait_made(timeout)
         keys = await self._keys(timeout)
         known = {key for part in keys for key in part}
         listed = set(state_dict["param_groups"][0][_PARAMS]) | set(saved)
@@ -178,11 +179,18 @@ class DistributedOptimizer:
             raise ArgumentError(f"the state is of {spec.get('name')}, this optimizer is {self._rule.name}")
         return rule_from_spec(spec)
 
-    async def _wait_made(self) -> None:
+    async def _wait_made(self, timeout: float | None) -> None:
         """Before the first call: an owner that has no optimizer must stop all, not only its own part."""
-        if not self._made:
-            await self._all("get ready", [place.made() for place in self._places])
-            self._made = True
+        if self._made:
+            return
+        try:
+            async with asyncio.timeout(deadline(timeout).seconds()):
+                await self._all("get ready", [place.made() for place in self._places])
+        except PsfError:
+            raise
+        except TimeoutError as error:
+            raise DeadlineExceeded("items of a distributed optimizer are still being made") from error
+        self._made = True
 
     async def _keys(self, timeout: float | None) -> list[list[str]]:
         return await self._all("answer", [place.call("keys", timeout=timeout) for place in self._places])

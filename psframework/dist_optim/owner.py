@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, TypeAlias
 
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
+from psframework.backend import follow
 from psframework.dist_autograd import handle
 from psframework.dist_optim.locks import ParameterLocks
 from psframework.errors import ArgumentError
@@ -21,6 +23,8 @@ from psframework.rref.handle import RRef
 
 Spec: TypeAlias = Mapping[str, Any]
 """An update rule, as `UpdateRule.spec` describes it."""
+Items: TypeAlias = Sequence[tuple[int, Any]]
+"""What has parameters, each with its place in the user's list."""
 
 
 @remote(name="psframework.dist_optim.OwnersOptimizer")
@@ -31,17 +35,16 @@ class OwnersOptimizer:
 
     Args:
         spec: the update rule.
-        items: Modules, Tensors and RRefs to either that live here, each with its place in the user's list.
+        items: Modules and Tensors, each with its place in the user's list.
 
     Raises:
         ArgumentError: an item has no parameters that can be stepped.
     """
 
-    def __init__(self, spec: Spec, items: Sequence[tuple[int, Any]]) -> None:
+    def __init__(self, spec: Spec, items: Items) -> None:
         keys: dict[Tensor, str] = {}
         for place, item in items:
-            value = item.local_value() if isinstance(item, RRef) else item
-            for key, parameter in named_parameters(place, value):
+            for key, parameter in named_parameters(place, item):
                 keys.setdefault(parameter, key)
         self._keys = keys
         self._optimizer = Optimizer([(key, each) for each, key in keys.items()], rule_from_spec(spec))
@@ -96,6 +99,15 @@ class OwnersOptimizer:
         """Those of the call's context, of parameters here."""
         found = handle.gradients()
         return {each: found[each] for each in self._keys if each in found}
+
+
+@remote(name="psframework.dist_optim.owners_optimizer")
+async def owners_optimizer(spec: Spec, items: Items) -> OwnersOptimizer:
+    """The optimizer of this process; items may be RRefs, and their values may still be in the making."""
+    values = [
+        (place, await item.to_here(timeout=0) if isinstance(item, RRef) else item) for place, item in items
+    ]
+    return await asyncio.to_thread(follow, OwnersOptimizer, spec, values)
 
 
 def named_parameters(place: int, item: object) -> Iterator[tuple[str, Tensor]]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from psframework.backend import follow
-from psframework.dist_optim.owner import OwnersOptimizer, Spec
+from psframework.dist_optim.owner import Items, OwnersOptimizer, Spec, owners_optimizer
 from psframework.rref.handle import RRef
-
-Items = Sequence[tuple[int, Any]]
-"""Modules, Tensors and RRefs to either, each with its place in the user's list."""
 
 
 class Place(Protocol):
@@ -48,12 +44,9 @@ class Here:
     async def made(self) -> None:
         """Waits for values that are still being made."""
         if self._optimizer is None:
-            values = [
-                (number, await item.to_here() if isinstance(item, RRef) else item)
-                for number, item in self._items
-            ]
-            if self._optimizer is None:  # another step, which waited too, may have made it
-                self._optimizer = OwnersOptimizer(self._spec, values)
+            made = await owners_optimizer(self._spec, self._items)
+            # Another step, which waited too, may have been first.
+            self._optimizer = self._optimizer or made
 
     async def call(self, method: str, *args: Any, timeout: float | None) -> Any:
         """In a thread of this process, which can't be stopped: the time is not limited."""
@@ -71,7 +64,8 @@ class Elsewhere:
     def __init__(self, spec: Spec, items: Items) -> None:
         first: RRef = items[0][1]
         self.name = first.owner_name()
-        self._optimizer = first.calls.remote(first, OwnersOptimizer, (dict(spec), list(items)))
+        # It may wait for its items for as long as these take; a step doesn't wait longer than it should.
+        self._optimizer = first.calls.remote(first, owners_optimizer, (dict(spec), list(items)), timeout=0)
 
     async def made(self) -> None:
         """Waits for the values, too."""

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 from crew import until
-from dist_models import Frozen, Part, Rows, computed, constant, nothing, part_that_fails, weight_of
+from dist_models import (
+    Frozen,
+    Part,
+    Rows,
+    computed,
+    constant,
+    let_it_come,
+    nothing,
+    part_that_comes_late,
+    part_that_fails,
+    weight_of,
+)
 
 import psframework as psf
 import psframework.nn.functional as F
@@ -427,6 +438,18 @@ async def test_bad_items_elsewhere_stop_the_first_step_before_anybody_steps(
     async with cluster.dist_autograd() as ctx:
         with pytest.raises(error, match=message.replace("item 1", "item 0")):
             await psf.DistributedOptimizer(optim.SGD(lr=0.1), [bad]).step(ctx)
+
+
+async def test_a_step_waits_for_items_that_are_still_being_made(cluster: psf.Cluster) -> None:
+    late = cluster.remote("worker-0", part_that_comes_late, ("go",))
+    distributed = psf.DistributedOptimizer(optim.SGD(lr=0.1), [late])
+    async with cluster.dist_autograd() as ctx:
+        with pytest.raises(psf.DeadlineExceeded, match="still being made"):
+            await distributed.step(ctx, timeout=0.05)
+        await cluster.rpc_async("worker-0", let_it_come, ("go",))
+        await ctx.backward([(await late.rpc_async().forward(batch(0)[0])).sum()])
+        await distributed.step(ctx)
+    assert len((await distributed.state_dict())["state"]) == 2
 
 
 async def test_bad_states_and_norms_are_refused(cluster: psf.Cluster) -> None:

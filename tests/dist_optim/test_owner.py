@@ -16,10 +16,11 @@ from psframework.autograd.tensor import Tensor
 from psframework.dist_autograd import passenger
 from psframework.dist_autograd.context import Context
 from psframework.dist_autograd.ids import ContextId
-from psframework.dist_optim.owner import OwnersOptimizer, named_parameters
+from psframework.dist_optim.owner import OwnersOptimizer, named_parameters, owners_optimizer
 from psframework.errors import ArgumentError, ContextClosed
 from psframework.optim import SGDRule, clip_grad_norm_
 from psframework.optim.rule import UpdateRule
+from psframework.rref.handle import RRef
 
 RULE = SGDRule(lr=1.0)
 
@@ -185,6 +186,23 @@ def test_a_state_goes_by_keys() -> None:
     with pytest.raises(ArgumentError, match="momentum"):
         resumed.load_state_dict({"1": {"step": 3, "momentum": np.zeros(2)}}, rule.spec())
     np.testing.assert_equal(resumed.state_dict(), state)
+
+
+async def test_references_stand_for_their_values() -> None:
+    part = nn.Linear(2, 1, bias=False)
+
+    class Reference(RRef):
+        def __init__(self) -> None:
+            pass
+
+        async def to_here(self, timeout: float | None = None) -> nn.Module:
+            return part
+
+        def __del__(self) -> None:
+            pass
+
+    made = await owners_optimizer(RULE.spec(), [(3, Reference()), (5, parameter([0.0])), (6, part.weight)])
+    assert made.keys() == ["3.weight", "5"]
 
 
 @pytest.mark.parametrize(

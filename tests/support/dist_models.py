@@ -1,5 +1,6 @@
 """Parts of models that tests keep in workers: `psf.local_cluster(workers=n, imports=["dist_models"])`."""
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -71,3 +72,17 @@ def nothing() -> dict[str, int]:
 @psf.remote
 def part_that_fails() -> Part:
     raise ValueError("no room for a part")
+
+
+_comes: dict[str, asyncio.Event] = {}
+
+
+@psf.remote
+async def part_that_comes_late(name: str) -> Part:
+    await _comes.setdefault(name, asyncio.Event()).wait()
+    return Part(0, 5, 3)
+
+
+@psf.remote
+async def let_it_come(name: str) -> None:
+    _comes.setdefault(name, asyncio.Event()).set()
