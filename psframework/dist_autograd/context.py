@@ -15,7 +15,7 @@ from psframework.errors import ContextClosed, WireError
 if TYPE_CHECKING:
     from psframework.autograd.traced import Traced
 
-REMEMBERED: Final = 4096  # creators of contexts that have ended
+REMEMBERED: Final = 4096  # creators of contexts that have ended, and contexts of each
 
 
 class Context:
@@ -28,12 +28,14 @@ class Context:
     Attributes:
         sent, received: its messages with tensors, by name.
         peers: names of the members that calls inside it went to.
+        callers: incarnations of those that calls inside it came from.
         gradients: what backwards have left at leaves of this process.
         backwards: how many began.
     """
 
     __slots__ = (
-        "__weakref__", "backwards", "creator", "ended", "gradients", "id", "peers", "received", "sent",
+        "__weakref__", "backwards", "callers", "creator", "ended", "gradients", "id", "peers", "received",
+        "sent",
     )  # fmt: skip
 
     def __init__(self, id: ContextId, creator: str) -> None:
@@ -42,6 +44,7 @@ class Context:
         self.sent: dict[TensorsId, Sent] = {}
         self.received: dict[TensorsId, Received] = {}
         self.peers: dict[str, None] = {}
+        self.callers: set[int] = set()
         self.gradients: dict[Traced, Gradient] = {}
         self.backwards = 0
         self.ended: str | None = None
@@ -87,7 +90,7 @@ class Contexts:
     """All contexts that one process takes part in.
 
     Those that have ended are remembered, so that a late message revives none: by creator, all below a number,
-    and those above it that ended out of order.
+    and the latest of those above it. (One that is revived all the same lives until its creator is asked.)
 
     Args:
         incarnation: of this process.
@@ -132,6 +135,15 @@ class Contexts:
         found.check()
         return found
 
+    @property
+    def remembered(self) -> int:
+        """How many contexts that have ended are remembered one by one, for leak tests."""
+        return sum(map(len, self._ended.values()))
+
+    def get(self, id: ContextId) -> Context | None:
+        """A context that this process takes part in; None if there is none, or none any more."""
+        return self._living.get(id)
+
     def find(self, id: ContextId) -> Context:
         """A context that this process takes part in. ContextClosed if it has ended, or never came here."""
         found = self._living.get(id)
@@ -143,11 +155,12 @@ class Contexts:
 
     def end(self, id: ContextId, why: str = "has ended") -> Context | None:
         """A context has ended; returns it if something was kept of it."""
-        ended = self._ended.setdefault(id.creator, _Ended())
-        self._ended.move_to_end(id.creator)
-        while len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
-        ended.add(id.counter)
+        if id.creator != self._incarnation:
+            ended = self._ended.setdefault(id.creator, _Ended())
+            self._ended.move_to_end(id.creator)
+            while len(self._ended) > REMEMBERED:
+                self._ended.popitem(last=False)
+            ended.add(id.counter)
         context = self._living.pop(id, None)
         if context is not None:
             context.end(why)
@@ -167,8 +180,11 @@ class Contexts:
         return [context for id in late if (context := self.end(id, why)) is not None]
 
     def _refuse_ended(self, id: ContextId) -> None:
-        ended = self._ended.get(id.creator)
-        if ended is not None and id.counter in ended:
+        if id.creator == self._incarnation:
+            has_ended = 0 < id.counter <= self._last
+        else:
+            has_ended = id.counter in self._ended.get(id.creator, ())
+        if has_ended:
             raise ContextClosed(f"distributed-autograd context {id} has ended")
 
 
@@ -179,16 +195,21 @@ class _Ended:
 
     def __init__(self) -> None:
         self._below = 0
-        self._above: set[int] = set()
+        self._above: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._above)
 
     def __contains__(self, counter: int) -> bool:
         return counter < self._below or counter in self._above
 
     def add(self, counter: int) -> None:
         if counter >= self._below:
-            self._above.add(counter)
+            self._above[counter] = None
+            if len(self._above) > REMEMBERED:
+                del self._above[next(iter(self._above))]
 
     def through(self, counter: int) -> None:
         if counter > self._below:
             self._below = counter
-            self._above = {above for above in self._above if above >= counter}
+            self._above = {above: None for above in self._above if above >= counter}

@@ -34,14 +34,18 @@ class Sent:
         id: its name.
         peer: name of the member that it went to.
         about: the function that it is about, for people.
+
+    Attributes:
+        receiver: incarnation of that member; 0 while nobody knows it.
     """
 
-    __slots__ = ("about", "id", "nbytes", "node", "peer", "specs")
+    __slots__ = ("about", "id", "nbytes", "node", "peer", "receiver", "specs")
 
     def __init__(self, id: TensorsId, peer: str, about: str) -> None:
         self.id = id
         self.peer = peer
         self.about = about
+        self.receiver = 0
         self.nbytes = 0
         self.specs: list[tuple[tuple[int, ...], Any]] = []  # (shape, dtype) of each tensor
         self.node = Node("send", _hand_down, (), ())

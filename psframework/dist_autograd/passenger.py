@@ -96,7 +96,9 @@ class TensorPassenger:
         creator, counter, receiver = _SCOPE.unpack_from(data)
         home = self._home(receiver)
         name = data[_SCOPE.size :].decode(errors="replace")
-        enter(home, home.contexts.enter(ContextId(creator, counter), name))
+        context = home.contexts.enter(ContextId(creator, counter), name)
+        context.callers.add(peer.incarnation)
+        enter(home, context)
 
     # As the passenger of tensors
 
@@ -138,6 +140,7 @@ class TensorPassenger:
         id = TensorsId(home.incarnation, next(self._counter))
         peer = journey.peer.name if journey.peer is not None else "a member"
         sent = context.sent[id] = Sent(id, peer, journey.about)
+        sent.receiver = journey.peer.incarnation if journey.peer is not None else 0
 
         def ended(outcome: Outcome) -> None:
             if outcome is Outcome.REFUSED:

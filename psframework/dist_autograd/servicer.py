@@ -16,6 +16,7 @@ from psframework.rpc.values.journey import Journey
 if TYPE_CHECKING:
     from psframework.dist_autograd.backward import Backward
     from psframework.dist_autograd.context import Contexts
+    from psframework.dist_autograd.pairs import Sent
 
 SERVICE = "psframework.proto.v1.DistAutogradService"
 
@@ -27,7 +28,7 @@ class Backwards(Protocol):
     def contexts(self) -> Contexts: ...
     def backward(self, id: pb.BackwardId) -> Backward: ...
     def fail(self, id: pb.BackwardId, error: BaseException) -> None: ...
-    def release(self, id: ContextId, why: str) -> None: ...
+    def release(self, id: ContextId, *, error: str) -> None: ...
     def release_below(self, creator: int, counter: int) -> None: ...
     async def outline(self, id: ContextId, limit: int) -> pb.OutlineReply: ...
 
@@ -57,18 +58,19 @@ class DistAutogradService:
     async def discover(self, request: pb.DiscoverRequest, call: Call) -> pb.DiscoverReply:
         """Finds out what takes part here and below."""
         _check_session(call)
-        backward = self._backwards.backward(request.backward)
-        await backward.discover(request, call.deadline)
+        for each in request.parts:
+            self._sent(request.backward, each.message, call)
+        if not request.parts:
+            raise WireError("a discovery of nothing")
+        await self._backwards.backward(request.backward).discover(request, call.deadline)
         return pb.DiscoverReply()
 
     async def pass_back(self, request: pb.PassRequest, call: Call) -> pb.PassReply:
         """Takes gradients, and runs what depends on them."""
         _check_session(call)
         parts = await call.payload.whole() if call.payload.sizes else []
+        sent = self._sent(request.backward, request.message, call)
         backward = self._backwards.backward(request.backward)
-        sent = backward.context.sent.get(TensorsId(request.message.sender, request.message.counter))
-        if sent is None:
-            raise WireError("gradients of a message that did not leave this process")
         journey = Journey(call.peer, outgoing=False)
         gradients = arguments.decode(request.gradients, parts, journey, authorize=arguments.no_modules)
         if type(gradients) is not tuple:
@@ -90,12 +92,27 @@ class DistAutogradService:
     def release(self, request: pb.ReleaseRequest, call: Call) -> pb.ReleaseReply:
         """Ends contexts; those that this process called inside them hear of it too."""
         _check_session(call)
-        why = f"has failed: {request.error}" if request.error else "has ended"
+        sender = call.peer.incarnation
         for each in request.contexts:
-            self._backwards.release(ContextId(each.creator, each.counter), why)
-        if request.below and request.contexts:
-            self._backwards.release_below(request.contexts[0].creator, request.below)
+            id = ContextId(each.creator, each.counter)
+            known = self._backwards.contexts.get(id)
+            if sender == id.creator or (known is not None and sender in known.callers):
+                self._backwards.release(id, error=request.error)
+            elif known is not None:
+                raise PermissionDenied(f"{call.peer.name} has no part in {known}")
+        if request.below:
+            self._backwards.release_below(sender, request.below)
         return pb.ReleaseReply()
+
+    def _sent(self, id: pb.BackwardId, message: pb.TensorsId, call: Call) -> Sent:
+        """A message that gradients come back for, from the one that it went to."""
+        context = self._backwards.contexts.find(ContextId(id.context.creator, id.context.counter))
+        sent = context.sent.get(TensorsId(message.sender, message.counter))
+        if sent is None:
+            raise WireError(f"no message {message.sender}.{message.counter} left this process in {context}")
+        if sent.receiver not in (0, call.peer.incarnation):
+            raise PermissionDenied(f"the {sent} did not go to {call.peer.name}")
+        return sent
 
     def live(self, request: pb.LiveRequest, call: Call) -> pb.LiveReply:
         """Which of these contexts, opened here, still live."""

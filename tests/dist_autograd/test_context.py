@@ -87,3 +87,24 @@ def test_a_creator_tells_below_what_all_have_ended() -> None:
     assert contexts.end_of(ANN, "has ended: ann is gone") == [other]
     with pytest.raises(ContextClosed, match="ann is gone"):
         other.check()
+
+
+def test_what_has_ended_is_remembered_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psframework.dist_autograd.context.REMEMBERED", 10)
+    contexts = Contexts(ME)
+    mine = [contexts.open("me").id for _ in range(100)]
+    for id in mine:
+        contexts.end(id)
+    assert contexts.remembered == 0
+    with pytest.raises(ContextClosed, match="has ended"):
+        contexts.enter(mine[0], "me")
+    for creator in range(100, 200):
+        for counter in range(1, 51):
+            contexts.end(ContextId(creator, counter))
+    assert contexts.remembered == 10 * 10
+    with pytest.raises(ContextClosed, match="has ended"):
+        contexts.enter(ContextId(199, 50), "ann")
+    contexts.end_below(199, 60)
+    assert contexts.remembered == 9 * 10
+    with pytest.raises(ContextClosed, match="has ended"):
+        contexts.enter(ContextId(199, 1), "ann")

@@ -137,7 +137,7 @@ def test_a_process_that_can_not_be_asked_and_one_with_nothing_to_show():
     processes = [world.processes()[0], Process("B", trouble="B is gone {0} <for ever>"), Process("C")]
     picture = read(draw(processes, "context"))
     assert list(picture.lanes) == ["A", "B B is gone {0} <for ever>"] and picture.arrows == []
-    assert "2 processes, 1 messages" in picture.notes[0]
+    assert "2 processes, 1 message," in picture.notes[0]
 
 
 def test_names_that_xml_can_not_write():

@@ -12,7 +12,7 @@ from dist_crew import Crew, Member
 
 from psframework.autograd.tensor import Tensor
 from psframework.dist_autograd.handle import DistContext
-from psframework.errors import ContextClosed, WireError
+from psframework.errors import ContextClosed, PermissionDenied, WireError
 from psframework.proto.v1 import dist_autograd_pb2 as pb
 from psframework.proto.v1.dist_autograd_pb2_grpc import DistAutogradServiceStub
 from psframework.rpc.serve import serve
@@ -76,8 +76,9 @@ WRONG: list[tuple[str, Callable[[DistContext, tuple[int, int]], Any], type[Excep
     ("Discover", lambda ctx, id: discover(named(ctx), (id[0], HUGE), [0]), WireError, "no message"),
     ("Discover", lambda ctx, id: discover(named(ctx), id, [1]), WireError, "has 1 tensors"),
     ("Discover", lambda ctx, id: discover(named(ctx), id, [(1 << 32) - 1]), WireError, "has 1 tensors"),
+    ("Discover", lambda ctx, id: pb.DiscoverRequest(backward=named(ctx, 99)), WireError, "of nothing"),
     ("Discover", lambda ctx, id: discover(stranger(), id, [0]), ContextClosed, "not known here"),
-    ("Pass", lambda ctx, id: passing(named(ctx), (HUGE, HUGE), (None,)), WireError, "did not leave"),
+    ("Pass", lambda ctx, id: passing(named(ctx), (HUGE, HUGE), (None,)), WireError, "no message"),
     ("Pass", lambda ctx, id: passing(named(ctx), id, 1.0), WireError, "as a tuple"),
     ("Pass", lambda ctx, id: passing(named(ctx), id, (np.ones(2), None)), WireError, "2 gradients"),
     ("Pass", lambda ctx, id: passing(named(ctx), id, (np.ones(3),)), WireError, r"is \(3,\) float64"),
@@ -109,3 +110,65 @@ async def test_messages_that_can_not_be_right_harm_nothing(crew: Crew) -> None:
         await ctx.backward(loss)
         np.testing.assert_array_equal(ctx.gradients()[x], [2.0, 2.0])
     await until(lambda: not len(bob.dist.contexts))
+
+
+async def test_contexts_of_others(crew: Crew) -> None:
+    """Eve, whom nobody called in this context, learns the names of all that is in it."""
+    ann, bob, eve = [await crew.hire(name) for name in ("ann", "bob", "eve")]
+    await eve.rpc("bob", functions.twice, 1.0)
+    async with ann.context() as ctx:
+        x, loss = await inside(ann)
+        ((id, _),) = next(iter(bob.dist.contexts)).sent.items()
+        release = pb.ReleaseRequest(contexts=[named(ctx).context], error="so says eve")
+        for method, request, text in (
+            ("Discover", discover(named(ctx, 99), id, [0]), "did not go to eve"),
+            ("Pass", passing(named(ctx, 99), id, (np.ones(2),)), "did not go to eve"),
+            ("Release", release, "eve has no part in"),
+        ):
+            with pytest.raises(PermissionDenied, match=text):
+                await eve.ask("bob", method, request, getattr(pb, f"{method}Reply"))
+        ahead = pb.ReleaseRequest(below=HUGE)
+        for counter in range(ctx.id.counter + 1, ctx.id.counter + 5):
+            ahead.contexts.add(creator=ctx.id.creator, counter=counter)
+        await eve.ask("bob", "Release", ahead, pb.ReleaseReply)
+        await ctx.backward(loss)
+        np.testing.assert_array_equal(ctx.gradients()[x], [2.0, 2.0])
+    async with ann.context() as ctx:  # one of those that eve spoke of
+        x, loss = await inside(ann)
+        await ctx.backward(loss)
+    await until(lambda: not len(bob.dist.contexts))
+
+
+async def test_gradients_that_come_twice_or_are_not_waited_for(crew: Crew) -> None:
+    """From one that has a part in the context: the context fails, and nothing else."""
+    ann, bob = await crew.hire("ann"), await crew.hire("bob")
+    for discovered in (False, True):
+        async with ann.context() as ctx:
+            _, loss = await inside(ann)
+            ((id, _),) = next(iter(bob.dist.contexts)).sent.items()
+            request = passing(named(ctx), id, (np.ones(2),))
+            if discovered:
+                await ctx.backward(loss, retain_graph=True)
+            with pytest.raises(WireError, match=r"(came twice|not part of this backward).*on bob"):
+                await ann.ask("bob", "Pass", request, pb.PassReply)
+            assert not len(bob.dist.contexts)
+            with pytest.raises(ContextClosed):
+                await inside(ann)
+    async with ann.context() as ctx:
+        x, loss = await inside(ann)
+        await ctx.backward(loss)
+        np.testing.assert_array_equal(ctx.gradients()[x], [2.0, 2.0])
+
+
+async def test_why_a_context_failed_is_passed_on(crew: Crew) -> None:
+    ann, bob, eve = [await crew.hire(name) for name in ("ann", "bob", "eve")]
+    async with ann.context() as ctx:
+        await inside(ann)
+        there = next(iter(bob.dist.contexts))
+        there.peers["eve"] = None
+        beyond = eve.dist.contexts.enter(ctx.id, "ann")
+        beyond.callers.add(bob.dist.incarnation)
+        release = pb.ReleaseRequest(contexts=[named(ctx).context], error="no money")
+        await ann.ask("bob", "Release", release, pb.ReleaseReply)
+        await until(lambda: beyond.ended is not None)
+        assert beyond.ended == "has failed: no money"
