@@ -23,7 +23,7 @@ from psframework.rref.listing import listing, to_info
 from psframework.rref.owner import Entry
 from psframework.rref.table import Table
 
-_Use = pb.FetchRequest | pb.CallMethodRequest | pb.StreamMethodRequest
+_Use = pb.CreateRequest | pb.FetchRequest | pb.CallMethodRequest | pb.StreamMethodRequest
 
 
 class RRefService:
@@ -111,7 +111,7 @@ class RRefService:
         """What a creation asks for: the result of a function, or of a method of another value."""
         invoke = request.call
         if request.HasField("on"):
-            fork = self._fork(request.on_fork, call) if request.HasField("on_fork") else None
+            fork = self._holder(request, call, "on_fork")
             method = await self._method(rref_id(request.on), fork, invoke.function, call)
         else:
             method = self._remote.executor.allow(invoke.function, call.peer)
@@ -147,10 +147,10 @@ class RRefService:
             return entry
         raise DeadlineExceeded(f"RRef {rref} was given up before its creation began")
 
-    def _holder(self, request: _Use, call: Call) -> ForkId | None:
+    def _holder(self, request: _Use, call: Call, field: str = "fork") -> ForkId | None:
         """The caller's reference; None if the caller is this process itself."""
-        if request.HasField("fork"):
-            return self._fork(request.fork, call)
+        if request.HasField(field):  # type: ignore[arg-type]
+            return self._fork(getattr(request, field), call)
         self._check_caller(call, own=True)
         return None
 

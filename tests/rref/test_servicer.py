@@ -78,6 +78,18 @@ async def test_a_value_is_for_those_who_refer_to_it(team: Team) -> None:
         await ask(ann, "bob", "Create", made, pb.CreateReply)
 
 
+async def test_nobody_else_needs_no_fork(team: Team) -> None:
+    ann, bob = await team.hire("ann"), await team.hire("bob")
+    counter = bob.rrefs.remote("bob", things.Counter, (1,))
+    await counter.confirmed_by_owner()
+    request = creation(RRefId(ann.me, 1), ForkId(ann.me, 1))
+    request.call.function = "add"
+    request.on.CopyFrom(rref_message(counter.id))
+    with pytest.raises(WireError, match="only the owner itself"):
+        await ask(ann, "bob", "Create", request, pb.CreateReply)
+    assert counter.local_value().value == 1
+
+
 async def test_what_was_given_up_is_not_begun(team: Team) -> None:
     ann, bob = await team.hire("ann"), await team.hire("bob")
     fork = ForkId(ann.me, 1)
