@@ -74,6 +74,8 @@ async def _gather(
                 found[peer] = Process(peer, trouble=str(reply))
             elif isinstance(reply, BaseException):
                 raise reply
+            elif any(i >= number for number, node in enumerate(reply.nodes) for i in node.inputs):
+                found[peer] = Process(peer, trouble="it answered with a graph that can't be read")
             else:
                 found[peer] = Process(peer, reply.nodes)
                 peers += reply.peers

@@ -20,11 +20,9 @@ from psframework.proto.v1 import dist_autograd_pb2 as pb
 MESSAGES: Final = 32  # of more, those alike are drawn as one
 SORTED: Final = 7  # so many lanes are put in the best order
 NAMES: Final = 4  # of operations in a box that stands for several
-TOP, HEADING, WIDTH = (
-    48.0,
-    26.0,
-    150.0,
-)  # pixels: above the lanes, in them above the first box, their least width
+TOP: Final = 48.0  # pixels above the lanes
+HEADING: Final = 26.0  # above the boxes of a lane
+WIDTH: Final = 150.0  # of a lane, at least
 STYLE = (
     picture.STYLE
     + """
@@ -76,7 +74,7 @@ def draw(processes: Sequence[Process], title: str) -> str:
     _label(ends)
     travelled = {message_of(node): node.nbytes for node in ends}
     number, nbytes = len(travelled), sum(travelled.values())
-    notes = [f"{title}: {len(shown)} processes, {number} messages, {size(nbytes)}"]
+    notes = [f"{title}: {_many(len(shown), 'process')}, {_many(number, 'message')}, {size(nbytes)}"]
     notes += [FREED] if any(is_freed(node) for process in shown for node in process.nodes) else []
     bundled = number > MESSAGES
     end: End = _bundles(shown) if bundled else message_of
@@ -186,7 +184,8 @@ def _svg(
     left, top = GAP, TOP + HEADING + LINE * (max(len(lane.heading()) for lane in lanes) - 1)
     boxes: dict[int, tuple[Box, float, float]] = {}
     height = 0.0
-    frames, edges, arrows = list[str](), list[str](), list[str]()
+    frames: list[tuple[float, float, list[str]]] = []
+    edges: list[str] = []
     for lane in lanes:
         placed = _placed(lane, layers)
         heading = lane.heading()
@@ -198,14 +197,14 @@ def _svg(
         for number, (box, (a, b)) in enumerate(zip(lane.boxes, placed.centres)):
             boxes[lane.first + number] = (box, x + a, top + b)
         height = max(height, top + placed.height)
-        frames.append(_frame(left, width, heading))
+        frames.append((left, width, heading))
         left += width + GAP * 2
     for start, stop in messages:
         (upper, *source), (lower, *target) = boxes[start], boxes[stop]
-        arrows.append(edge([(source[0], source[1]), (target[0], target[1])], upper, lower, "message"))
+        edges.append(edge([(source[0], source[1]), (target[0], target[1])], upper, lower, "message"))
     height += 8
-    parts = [frame.format(height=f"{height - TOP:.1f}") for frame in frames]
-    parts += [*edges, *arrows, *[box.at(x, y) for box, x, y in boxes.values()]]
+    parts = [_frame(x, width, height - TOP, heading) for x, width, heading in frames]
+    parts += [*edges, *[box.at(x, y) for box, x, y in boxes.values()]]
     parts += [
         f'<text class="{"small left" if i else "title"}" x="{GAP}" y="{20 + 16 * i}">{text(note)}</text>'
         for i, note in enumerate(notes)
@@ -221,21 +220,15 @@ def _placed(lane: _Lane, layers: Sequence[int]) -> Layout:
     return place([box.width for box in lane.boxes], lane.edges, own)
 
 
-def _frame(x: float, width: float, heading: Sequence[str]) -> str:
-    lines = (
-        "".join(
-            [
-                f'<text{" class=" + chr(34) + "small" + chr(34) if i else ""} x="{x + width / 2:.1f}" '
-                f'y="{TOP + 18 + LINE * i:.1f}">{text(line)}</text>'
-                for i, line in enumerate(heading)
-            ]
-        )
-        .replace("{", "{{")
-        .replace("}", "}}")
-    )
+def _frame(x: float, width: float, height: float, heading: Sequence[str]) -> str:
+    small = ' class="small"'
+    lines = [
+        f'<text{small if i else ""} x="{x + width / 2:.1f}" y="{TOP + 18 + LINE * i:.1f}">{text(line)}</text>'
+        for i, line in enumerate(heading)
+    ]
     return (
-        f'<g class="lane"><rect x="{x:.1f}" y="{TOP:.1f}" width="{width:.1f}" height="{{height}}" rx="8"/>'
-        f"{lines}</g>"
+        f'<g class="lane"><rect x="{x:.1f}" y="{TOP:.1f}" width="{width:.1f}" height="{height:.1f}" rx="8"/>'
+        f"{''.join(lines)}</g>"
     )
 
 
@@ -265,8 +258,14 @@ def _end(node: pb.GraphNode, number: int, dashed: str) -> Box:
     id = f"{node.message.sender}.{node.message.counter}" if number == 1 else f"{number} messages"
     title = (
         f"{id} {'to' if away else 'from'} {node.peer}, about {node.label or 'a value'}: "
-        f"{node.tensors} tensors, {size(node.nbytes)}"
+        f"{_many(node.tensors, 'tensor')}, {size(node.nbytes)}"
     )
     second = f"{about} · {size(node.nbytes)}" if about else size(node.nbytes)
     first = f"{node.name} {which} {'to' if away else 'from'} {node.peer}"
     return Box([first, second], f"message{dashed}", title)
+
+
+def _many(number: int, name: str) -> str:
+    if number == 1:
+        return f"1 {name}"
+    return f"{number} {name}{'es' if name.endswith('s') else 's'}"
