@@ -23,6 +23,7 @@ from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.errand import Errand, Operation
 from psframework.rpc.functions.remote_client import Remote
 from psframework.rpc.session.agent import Agent
+from psframework.rpc.status import error_to_detail
 from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey
 
@@ -101,17 +102,19 @@ class DistAutograd:
         """A new context."""
         return self.contexts.open(self.name)
 
-    def release(self, id: ContextId, why: str = "has ended", error: str = "") -> None:
+    def release(self, id: ContextId, why: str = "has ended", error: Exception | None = None) -> None:
         """A context has ended: here, and wherever calls inside it went from here."""
-        context = self._end(id, f"has failed: {error}" if error else why)
+        context = self._end(id, why, error)
         if context is None:
             return
-        request = pb.ReleaseRequest(error=error, below=self.contexts.oldest)
+        request = pb.ReleaseRequest(below=self.contexts.oldest)
+        if error is not None:
+            request.error.CopyFrom(error_to_detail(error))
         request.contexts.add(creator=id.creator, counter=id.counter)
         if id.creator != self.incarnation:
             request.below = 0
         for name in context.peers:
-            if name != self.name:
+            if name not in (self.name, context.creator):
                 release = self._send(RELEASE, request, name, None, Deadline.after(RELEASE_SECONDS))
                 self._releases.add(release)
                 release.add_done_callback(self._released)
@@ -131,12 +134,14 @@ class DistAutograd:
             if context.id.creator == member.incarnation:
                 self.release(context.id, f"has ended: {context.creator} is gone")
 
-    def _end(self, id: ContextId, why: str) -> Context | None:
+    def _end(self, id: ContextId, why: str, error: Exception | None = None) -> Context | None:
+        if error is not None:
+            why = f"has failed: {error}"
         context = self.contexts.end(id, why)
         if context is not None:
             for key in [key for key in self._running if key[0] == id]:
                 backward = self._running.pop(key)
-                backward.stop(ContextClosed(f"{context} {why}"))
+                backward.stop(error or ContextClosed(f"{context} {why}"))
                 backward.close()
         return context
 
@@ -188,9 +193,9 @@ class DistAutograd:
             found = self._running[key] = Backward(context, id, self)
         return found
 
-    def fail(self, id: pb.BackwardId, error: BaseException) -> None:
+    def fail(self, id: pb.BackwardId, error: Exception) -> None:
         """A backward has failed here: so has its context."""
-        self.release(ContextId(id.context.creator, id.context.counter), error=str(error))
+        self.release(ContextId(id.context.creator, id.context.counter), error=error)
 
     async def outline(self, id: ContextId, limit: int) -> pb.OutlineReply:
         """The graph of a context in this process; a larger one than `limit` is folded."""

@@ -47,7 +47,7 @@ class Home(Protocol):
     ) -> asyncio.Future[pb.OutlineReply]: ...
     def open(self) -> Context: ...
     def backward(self, id: pb.BackwardId) -> Backward: ...
-    def release(self, id: ContextId, why: str = "has ended", error: str = "") -> None: ...
+    def release(self, id: ContextId, why: str = "has ended", error: Exception | None = None) -> None: ...
 
 
 class DistContext:
@@ -150,11 +150,12 @@ class DistContext:
                     await backward.engage(until)
                 _check_done(backward)
             except BaseException as error:
-                late = timer.expired()
+                failure = error if isinstance(error, Exception) else ContextClosed("its caller was cancelled")
+                if timer.expired():
+                    failure = DeadlineExceeded("its deadline passed")
                 if began or not isinstance(error, AutogradError | ContextMismatch):
-                    why = "its deadline passed" if late else str(error) or type(error).__name__
-                    self._home.release(context.id, error=why)
-                if late:
+                    self._home.release(context.id, error=failure)
+                if timer.expired():
                     raise DeadlineExceeded(f"the backward of {context} was not done in time") from error
                 raise
 

@@ -10,6 +10,7 @@ from psframework.errors import DeadlineExceeded, PermissionDenied, WireError
 from psframework.proto.v1 import dist_autograd_pb2 as pb
 from psframework.rpc.call import Call
 from psframework.rpc.service import Method
+from psframework.rpc.status import detail_to_error
 from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey
 
@@ -25,10 +26,12 @@ class Backwards(Protocol):
     """The backwards of this process."""
 
     @property
+    def incarnation(self) -> int: ...
+    @property
     def contexts(self) -> Contexts: ...
     def backward(self, id: pb.BackwardId) -> Backward: ...
-    def fail(self, id: pb.BackwardId, error: BaseException) -> None: ...
-    def release(self, id: ContextId, *, error: str) -> None: ...
+    def fail(self, id: pb.BackwardId, error: Exception) -> None: ...
+    def release(self, id: ContextId, *, error: Exception | None) -> None: ...
     def release_below(self, creator: int, counter: int) -> None: ...
     async def outline(self, id: ContextId, limit: int) -> pb.OutlineReply: ...
 
@@ -90,16 +93,18 @@ class DistAutogradService:
         return pb.PassReply(reports=backward.reports.values())
 
     def release(self, request: pb.ReleaseRequest, call: Call) -> pb.ReleaseReply:
-        """Ends contexts; those that this process called inside them hear of it too."""
+        """Ends contexts of others; those that this process called inside them hear of it too."""
         _check_session(call)
         sender = call.peer.incarnation
+        error = detail_to_error(request.error) if request.HasField("error") else None
         for each in request.contexts:
             id = ContextId(each.creator, each.counter)
             known = self._backwards.contexts.get(id)
-            if sender == id.creator or (known is not None and sender in known.callers):
-                self._backwards.release(id, error=request.error)
+            takes_part = known is not None and sender in known.callers
+            if sender == id.creator or (takes_part and id.creator != self._backwards.incarnation):
+                self._backwards.release(id, error=error)
             elif known is not None:
-                raise PermissionDenied(f"{call.peer.name} has no part in {known}")
+                raise PermissionDenied(f"{call.peer.name} can't end {known}")
         if request.below:
             self._backwards.release_below(sender, request.below)
         return pb.ReleaseReply()

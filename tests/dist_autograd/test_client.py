@@ -12,6 +12,7 @@ import psframework.dist_autograd.client as client
 from psframework.autograd.tensor import Tensor
 from psframework.errors import ContextClosed
 from psframework.proto.v1 import dist_autograd_pb2 as pb
+from psframework.rpc.deadline import Deadline
 
 
 def sizes(member: Member) -> list[int]:
@@ -82,3 +83,19 @@ async def test_a_newer_backward_takes_the_place_of_an_older_one(crew: Crew) -> N
         assert ann.dist.backward(first) is made
         assert ann.dist.backward(second) is not made
         assert sizes(ann) == [1, 1]
+
+
+async def test_what_failed_elsewhere_stops_a_backward_with_that_error(crew: Crew) -> None:
+    """Not with the end of the context, which is told by another way and may come first."""
+    ann, bob = await crew.hire("ann"), await crew.hire("bob")
+    async with ann.context() as ctx:
+        await loss_through(ann, "bob")
+        id = pb.BackwardId(number=1)
+        id.context.creator, id.context.counter = ctx.id
+        backward = bob.dist.backward(id)
+        backward._calls.add(asyncio.get_running_loop().create_future())
+        engaged = asyncio.create_task(backward.engage(Deadline.after(5)))
+        await asyncio.sleep(0)
+        ann.dist.release(ctx.id, error=ValueError("no money"))
+        with pytest.raises(ValueError, match="no money"):
+            await engaged

@@ -15,7 +15,9 @@ from psframework.dist_autograd.handle import DistContext
 from psframework.errors import ContextClosed, PermissionDenied, WireError
 from psframework.proto.v1 import dist_autograd_pb2 as pb
 from psframework.proto.v1.dist_autograd_pb2_grpc import DistAutogradServiceStub
+from psframework.proto.v1.error_pb2 import ErrorDetail
 from psframework.rpc.serve import serve
+from psframework.rpc.status import error_to_detail
 from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey
 from psframework.testing.workers import PLAINTEXT, QUIET
@@ -112,6 +114,10 @@ async def test_messages_that_can_not_be_right_harm_nothing(crew: Crew) -> None:
     await until(lambda: not len(bob.dist.contexts))
 
 
+def pb_error(text: str) -> ErrorDetail:
+    return error_to_detail(ValueError(text))
+
+
 async def test_contexts_of_others(crew: Crew) -> None:
     """Eve, whom nobody called in this context, learns the names of all that is in it."""
     ann, bob, eve = [await crew.hire(name) for name in ("ann", "bob", "eve")]
@@ -119,11 +125,11 @@ async def test_contexts_of_others(crew: Crew) -> None:
     async with ann.context() as ctx:
         x, loss = await inside(ann)
         ((id, _),) = next(iter(bob.dist.contexts)).sent.items()
-        release = pb.ReleaseRequest(contexts=[named(ctx).context], error="so says eve")
+        release = pb.ReleaseRequest(contexts=[named(ctx).context], error=pb_error("so says eve"))
         for method, request, text in (
             ("Discover", discover(named(ctx, 99), id, [0]), "did not go to eve"),
             ("Pass", passing(named(ctx, 99), id, (np.ones(2),)), "did not go to eve"),
-            ("Release", release, "eve has no part in"),
+            ("Release", release, "eve can't end"),
         ):
             with pytest.raises(PermissionDenied, match=text):
                 await eve.ask("bob", method, request, getattr(pb, f"{method}Reply"))
@@ -160,6 +166,19 @@ async def test_gradients_that_come_twice_or_are_not_waited_for(crew: Crew) -> No
         np.testing.assert_array_equal(ctx.gradients()[x], [2.0, 2.0])
 
 
+async def test_only_its_creator_ends_a_context_for_itself(crew: Crew) -> None:
+    ann, bob = await crew.hire("ann"), await crew.hire("bob")
+    async with ann.context() as ctx:
+        x, loss = await inside(ann)
+        mine = next(iter(ann.dist.contexts))
+        mine.callers.add(bob.dist.incarnation)  # as if it had called back
+        request = pb.ReleaseRequest(contexts=[named(ctx).context])
+        with pytest.raises(PermissionDenied, match="bob can't end"):
+            await bob.ask("ann", "Release", request, pb.ReleaseReply)
+        await ctx.backward(loss)
+        np.testing.assert_array_equal(ctx.gradients()[x], [2.0, 2.0])
+
+
 async def test_why_a_context_failed_is_passed_on(crew: Crew) -> None:
     ann, bob, eve = [await crew.hire(name) for name in ("ann", "bob", "eve")]
     async with ann.context() as ctx:
@@ -168,7 +187,7 @@ async def test_why_a_context_failed_is_passed_on(crew: Crew) -> None:
         there.peers["eve"] = None
         beyond = eve.dist.contexts.enter(ctx.id, "ann")
         beyond.callers.add(bob.dist.incarnation)
-        release = pb.ReleaseRequest(contexts=[named(ctx).context], error="no money")
+        release = pb.ReleaseRequest(contexts=[named(ctx).context], error=pb_error("no money"))
         await ann.ask("bob", "Release", release, pb.ReleaseReply)
         await until(lambda: beyond.ended is not None)
-        assert beyond.ended == "has failed: no money"
+        assert beyond.ended == "has failed: ValueError: no money"

@@ -97,6 +97,17 @@ async def test_an_error_far_below(stage: Stage) -> None:
         await refused(stage, ctx, r"has failed: .*no gradient today")
 
 
+async def test_an_error_in_one_that_called_its_caller(stage: Stage) -> None:
+    """It tells whom it called that the context has failed; they wait for the error itself."""
+    for mode in ("smart", "fast"):
+        async with stage.cluster.dist_autograd() as ctx:
+            y = await stage.cluster.rpc_async(W0, functions.fail_by_way_of, (W1, leaf(1.0)))
+            z = await stage.cluster.rpc_async(W0, functions.fail_by_way_of, ("caller", y))
+            with pytest.raises(ValueError, match=r"no gradient today \(in a backward on worker-0\)"):
+                await ctx.backward([z.sum()], mode=mode)
+            await refused(stage, ctx, r"has failed: .*no gradient today")
+
+
 async def test_a_hook_of_the_caller_that_raises(stage: Stage) -> None:
     x = leaf(1.0)
     x.register_hook(lambda gradient: int("no"))
@@ -114,7 +125,7 @@ async def test_the_caller_is_cancelled(stage: Stage) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await backward
             await stage.clean_elsewhere([W0, W1])
-        await refused(stage, ctx, "has failed: CancelledError")
+        await refused(stage, ctx, "has failed: its caller was cancelled")
 
 
 async def test_a_deadline_passes_in_a_backward(stage: Stage) -> None:

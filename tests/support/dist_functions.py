@@ -155,6 +155,12 @@ async def call_then(through: str, name: str, x: Any) -> Any:
 
 
 @psf.remote
+async def fail_by_way_of(name: str, x: Any) -> Any:
+    """What comes back from another one, by way of which the backward goes on, fails first."""
+    return Failing.apply(await psf.current_cluster().rpc_async(name, twice, (x,)))
+
+
+@psf.remote
 async def current_context() -> tuple[int, int] | None:
     found = passenger.current()
     return None if found is None else tuple(found.id)

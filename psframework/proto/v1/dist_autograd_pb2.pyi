@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from psframework.proto.v1 import error_pb2 as _error_pb2
 from psframework.proto.v1 import remote_pb2 as _remote_pb2
 import builtins as _builtins
 import sys
@@ -278,7 +279,7 @@ Global___Report: _TypeAlias = Report  # noqa: Y015
 
 @_typing.final
 class ReleaseRequest(_message.Message):
-    """ReleaseRequest names contexts that have ended."""
+    """ReleaseRequest names contexts that have ended: those of the sender, or that it called its receiver in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -286,21 +287,23 @@ class ReleaseRequest(_message.Message):
     BELOW_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     below: _builtins.int
-    """Below: of the first context's creator, all contexts with a lower counter have ended too."""
-    error: _builtins.str
-    """Error is why they ended, if a backward failed; empty otherwise."""
+    """Below: of the sender's own contexts, all with a lower counter have ended too."""
     @_builtins.property
     def contexts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextId]:
         """Contexts are which."""
+
+    @_builtins.property
+    def error(self) -> _error_pb2.ErrorDetail:
+        """Error is why they ended, if a backward failed; else unset."""
 
     def __init__(
         self,
         *,
         contexts: _abc.Iterable[Global___ContextId] | None = ...,
         below: _builtins.int = ...,
-        error: _builtins.str = ...,
+        error: _error_pb2.ErrorDetail | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["below", b"below", "contexts", b"contexts", "error", b"error"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
