@@ -69,7 +69,7 @@ def apply_blocks(
 
 @dataclasses.dataclass(slots=True)
 class Job:
-    """One step for one parameter; the fields are those of `apply_blocks`; `old` that of `update_by`."""
+    """One step for one parameter; the fields are those of `apply_blocks`."""
 
     rule: UpdateRule
     scalars: Scalars
@@ -77,8 +77,7 @@ class Job:
     gradients: tuple[Array, ...]
     divisor: int
     state: State
-    out: Array | None = None
-    old: Array | None = None
+    out: Array | None
 
     def cuts(self) -> list[Cut]:
         """The pieces to update one by one."""
@@ -97,8 +96,8 @@ class Job:
         return 1 + len(self.state) if type(self.parameter) is np.ndarray else 0
 
     def _arrays(self) -> tuple[Array, ...]:
-        others = [array for array in (self.out, self.old) if array is not None]
-        return (self.parameter, *self.gradients, *self.state.values(), *others)
+        out = () if self.out is None else (self.out,)
+        return (self.parameter, *self.gradients, *self.state.values(), *out)
 
     def _flatten(self) -> None:
         """Contiguous arrays as one axis, which is quicker to cut."""
@@ -106,7 +105,6 @@ class Job:
         self.gradients = tuple(gradient.reshape(-1) for gradient in self.gradients)
         self.state = {name: slot.reshape(-1) for name, slot in self.state.items()}
         self.out = None if self.out is None else self.out.reshape(-1)
-        self.old = None if self.old is None else self.old.reshape(-1)
 
     def measure(self, cuts: Sequence[Cut]) -> None:
         """The first pass of a rule that needs numbers of the whole parameter: they end up in `scalars`."""
@@ -138,8 +136,6 @@ class Job:
     def _piece(self, cut: Cut) -> tuple[Array, Array, Array, State, Scratch]:
         """A piece of the parameter; what to update in its place, and by which gradient; its slots."""
         p, scratch = self.parameter[cut], scratch_for(self.parameter)
-        if self.old is not None:
-            p[...] = self.old[cut]  # block by block, so that it is in the cache when it is updated
         state = {name: slot[cut] for name, slot in self.state.items()}
         target = _refreshed(state[MASTER], p, scratch) if MASTER in state else p
         if self.divisor == len(self.gradients) == 1 and self.gradients[0].dtype == target.dtype:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array, DType, array_like, asnumpy, device_of, xp
+from psframework.backend import Array, DType, array_like, asnumpy, device_of
 from psframework.errors import ArgumentError
 from psframework.optim.apply import MASTER
 from psframework.optim.blocks import on_device_of
@@ -137,8 +137,8 @@ class Optimizer:
         # The numbers of the step, and how many slots there must be.
         prepared: dict[tuple[int, DType], tuple[Scalars, int]] = {}
         for parameter, gradient in given:
-            old = None if in_place else _to_be_kept(parameter, gradient)
-            data = parameter._data if old is None else _room_like(old)
+            replaced = not in_place and _is_kept(parameter, gradient)
+            data = _copy(parameter._data) if replaced else parameter._data
             slots = self._slots[parameter]
             if not slots.step:
                 slots.state = rule.init_state(data)
@@ -150,17 +150,17 @@ class Optimizer:
             if len(slots.state) != count:
                 slots.state = _fitted(slots.state, rule, data)
             try:
-                rule.update_by(scalars, data, gradient, slots.state, old)
+                rule.update_by(scalars, data, gradient, slots.state)
             except TypeError as error:
                 raise _misplaced(slots, data, gradient) from error
             slots.step += 1
-            if old is None:
-                # A graph that saved the old values must notice, as after any change in place.
-                parameter.bump_version()
-            else:
+            if replaced:
                 # The version first: whoever takes the new array finds the version that counts for it.
                 parameter._version = [0]
                 parameter._data = data
+            else:
+                # A graph that saved the old values must notice, as after any change in place.
+                parameter.bump_version()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients (or, with `set_to_none=False`, fills those that are arrays with zeros)."""
@@ -234,23 +234,21 @@ _box = [object()]
 _ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
 
 
-def _to_be_kept(parameter: Tensor, gradient: Gradient) -> Array | None:
-    """The array of a parameter, if it must stay as it is; None if it may be changed.
+def _is_kept(parameter: Tensor, gradient: Gradient) -> bool:
+    """Whether the array of a parameter has to stay as it is.
 
-    That nobody has a dense parameter's array at the moment says little: a forward in another thread may take
-    it while it is being changed. A table's forward only reads some rows, and its copy would cost far more
-    than its step.
+    That nobody else has a dense parameter's array at the moment says little: a forward in another thread may
+    take it while it is being changed. A table's forward only reads some rows, and its copy would cost far
+    more than its step.
     """
     if parameter._data.base is not None:
-        return None  # part of a parameter server's arena, for instance, which has to see the change
-    if type(gradient) is SparseRows and getrefcount(parameter._data) <= _ALONE:
-        return None
-    return parameter._data
+        return False  # part of a parameter server's arena, for instance, which has to see the change
+    return not isinstance(gradient, SparseRows) or getrefcount(parameter._data) > _ALONE
 
 
-def _room_like(array: Array) -> Array:
+def _copy(array: Array) -> Array:
     with on_device_of(array):
-        return cast(Array, xp(array).empty_like(array))
+        return array.copy()
 
 
 def _misplaced(slots: _Slots, data: Array, gradient: Array | SparseRows) -> ArgumentError:

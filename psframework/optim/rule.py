@@ -177,17 +177,11 @@ class UpdateRule(ABC):
         self.update_by(self.scalars(step, parameter), parameter, gradient, state)
 
     def update_by(
-        self,
-        scalars: Scalars,
-        parameter: Array,
-        gradient: Array | SparseRows,
-        state: State,
-        old: Array | None = None,
+        self, scalars: Scalars, parameter: Array, gradient: Array | SparseRows, state: State
     ) -> None:
         """`update` by what `scalars()` returned for the step, which many parameters may share.
 
-        A sparse gradient changes its rows only. With `old`, an array of the same shape and dtype, the step
-        goes out from the values there, which stay, and `parameter` need have none.
+        A sparse gradient changes its rows only.
         """
         dtype = parameter.dtype
         if (
@@ -200,15 +194,11 @@ class UpdateRule(ABC):
             and (not state or all(slot.shape == parameter.shape for slot in state.values()))
         ):
             # Small models spend their time on calls, not on arithmetic: nothing to cut, cast or sum.
-            if old is not None:
-                parameter[...] = old
             self.update_block(parameter, gradient, state, scalars, scratch_for(parameter))
         elif isinstance(gradient, SparseRows):
-            if old is not None:
-                parameter[...] = old
             self._update_rows(scalars, parameter, gradient.coalesce(), state)
         else:
-            run(Job(self, scalars, parameter, (gradient,), 1, state, old=old))
+            run(Job(self, scalars, parameter, (gradient,), 1, state, None))
 
     def _update_rows(self, scalars: Scalars, parameter: Array, gradient: SparseRows, state: State) -> None:
         """The rows without a gradient, and their slots, are neither read nor written."""

@@ -139,23 +139,6 @@ def test_integer_gradients_are_exact() -> None:
     np.testing.assert_array_equal(parameter, np.full(4, -200, np.float32))
 
 
-@every_rule
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_step_may_go_out_from_another_array(rule: UpdateRule, shape: tuple[int, ...]) -> None:
-    expected, gradients = arrays(shape, 2)
-    found, state, mine = expected.copy(), rule.init_state(expected), rule.init_state(expected)
-    for step, gradient in enumerate(gradients, 1):
-        rule.update(expected, gradient, state, step)
-        room = np.full_like(found, np.nan)
-        before = found.copy()
-        rule.update_by(rule.scalars(step, found), room, gradient, mine, found)
-        np.testing.assert_array_equal(found, before)
-        found = room
-    np.testing.assert_array_equal(found, expected)
-    for name, slot in state.items():
-        np.testing.assert_array_equal(mine[name], slot)
-
-
 def test_bad_arrays_are_refused() -> None:
     rule, parameter = SGDRule(), np.zeros(3, np.float32)
     with pytest.raises(ArgumentError, match=r"gradient of a parameter of shape \(3,\) .* \(3,\), not \(1,\)"):
