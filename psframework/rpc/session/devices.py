@@ -80,8 +80,9 @@ class DeviceSegments:
             return None
         try:
             for part, offset in zip(parts, offsets):
-                source = part.array if isinstance(part, DeviceBytes) else np.frombuffer(part, np.uint8)
-                region.arena.segment.write(region.begin + offset, source)
+                if len(part):
+                    source = part.array if isinstance(part, DeviceBytes) else np.frombuffer(part, np.uint8)
+                    region.arena.segment.write(region.begin + offset, source)
         except Exception as error:  # of the driver
             region.free()
             self._give_up(error)

@@ -372,6 +372,7 @@ async def test_memory_grows_with_what_is_sent_up_to_its_budget(gpu: StrictDevice
         return [arena.segment.nbytes // MIB for _, arena in end.memory._arenas]
 
     small, large = await place(1), await place(80)
+    assert end.memory.place([part, memoryview(b""), memoryview(b"x")], [MIB, 0, 1]) is not None
     assert small is not None and large is not None and sizes() == [64, 96], "the second is all that is left"
     assert await place(80) is None and sizes() == [64, 96], "no more than the budget"
     assert (await place(60)).segment == small.segment
