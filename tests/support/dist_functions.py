@@ -253,6 +253,12 @@ def contexts_in_memory() -> int:
 
 
 @psf.remote
+def remembered() -> int:
+    """How many contexts that have ended this process remembers one by one."""
+    return psf.current_cluster().dist.contexts.remembered
+
+
+@psf.remote
 def resident() -> int:
     """Bytes of this process."""
     gc.collect()
