@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from random import Random
 from typing import Any
 
 import dist_functions as functions
@@ -16,9 +17,14 @@ import psframework as psf
 from psframework import ops
 from psframework.autograd import no_grad
 from psframework.dist_autograd.handle import Mode
-from psframework.errors import AutogradError, ContextClosed, ContextMismatch, WireError
+from psframework.errors import AutogradError, ContextClosed, ContextMismatch, PermissionDenied, WireError
+from psframework.proto.v1 import dist_autograd_pb2 as pb
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.values import arguments
+from psframework.rpc.values.journey import Journey
 
 W0, W1, W2 = "worker-0", "worker-1", "worker-2"
+HUGE = (1 << 64) - 1
 SMART_AND_FAST: list[Mode] = ["smart", "fast"]
 
 
@@ -372,3 +378,68 @@ async def test_calls_of_a_process_to_itself(stage: Stage, mode: Mode) -> None:
         await ctx.backward([z.sum()], mode=mode)
         assert ctx.gradients()[x] == [32.0 * 3.0]
         assert await layer.rpc_async().gradient(tuple(ctx.id)) == [64.0]
+
+
+# What anybody may send
+
+
+def any_request(random: Random, contexts: list[Any], messages: list[Any]) -> tuple[str, Any]:
+    """A message of any kind, with names that are real, near, or huge."""
+
+    def of(known: list[Any]) -> tuple[int, int]:
+        high, low = random.choice(known)
+        return random.choice([(high, low), (high, low + 1), (low, high), (HUGE, HUGE), (0, 0), (high, HUGE)])
+
+    def context() -> pb.ContextId:
+        creator, counter = of(contexts)
+        return pb.ContextId(creator=creator, counter=counter)
+
+    def message() -> pb.TensorsId:
+        sender, counter = of(messages)
+        return pb.TensorsId(sender=sender, counter=counter)
+
+    number = random.choice([0, 1, 2, (1 << 32) - 1])
+    id = pb.BackwardId(context=context(), number=number, fast=random.random() < 0.5)
+    kind = random.choice(["Discover", "Pass", "Release", "Live", "Outline"])
+    if kind == "Discover":
+        request: Any = pb.DiscoverRequest(backward=id)
+        for _ in range(random.randrange(3)):
+            tensors = random.choices([0, 1, 7, (1 << 32) - 1], k=random.randrange(4))
+            request.parts.add(message=message(), tensors=tensors)
+    elif kind == "Pass":
+        request = pb.PassRequest(backward=id, message=message())
+        wrong = [(np.ones(3),), (np.ones(2, "f4"),), (None, None), (), "text", [np.ones(2)], ({},), (None,)]
+        request.gradients.CopyFrom(arguments.encode(random.choice(wrong), Journey()))
+        request.gradients.outline = random.choice([request.gradients.outline, random.randbytes(9)])
+    elif kind == "Live":
+        request = pb.LiveRequest(contexts=[context() for _ in range(random.randrange(4))])
+    elif kind == "Outline":
+        request = pb.OutlineRequest(context=id.context, limit=random.choice([0, 1, 1 << 31]))
+    else:
+        request = pb.ReleaseRequest(below=random.choice([0, HUGE]))
+        request.contexts.add(creator=HUGE - 1, counter=random.randrange(9))
+    return kind, request
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_messages_that_anybody_may_send(stage: Stage, seed: int) -> None:
+    """Whatever a member says about a context that it has no part in is refused, and that context goes on."""
+    random, x = Random(seed), leaf(1.0, 2.0)
+    pid = stage.local.processes[W0].pid
+    async with psf.connect(stage.local.address, name="eve") as eve, stage.cluster.dist_autograd() as ctx:
+        await eve.rpc_async(W0, functions.is_held)
+        y = await stage.cluster.rpc_async(W0, functions.forward_to, ([W1], x))
+        messages = await stage.cluster.rpc_async(W0, functions.messages_of, (tuple(ctx.id),))
+        peer, refused = eve.agent.peer_for(W0), 0
+        assert peer is not None
+        for _ in range(100):
+            kind, request = any_request(random, [ctx.id], messages)
+            path = f"/psframework.proto.v1.DistAutogradService/{kind}"
+            try:
+                await peer.call(path, request, getattr(pb, f"{kind}Reply"), deadline=Deadline.after(5))
+            except (WireError, ContextClosed, PermissionDenied, AutogradError):
+                refused += 1
+        assert refused > 30
+        await ctx.backward([y.sum()])
+        np.testing.assert_array_equal(ctx.gradients()[x], [4.0, 4.0])
+    assert stage.local.processes[W0].pid == pid and stage.local.processes[W0].alive

@@ -238,6 +238,13 @@ def let_go() -> None:
 
 
 @psf.remote
+def messages_of(context: tuple[int, int]) -> list[tuple[int, int]]:
+    """Names of what left and came in a context."""
+    found = psf.current_cluster().dist.contexts.find(ContextId(*context))
+    return [tuple(id) for id in (*found.sent, *found.received)]
+
+
+@psf.remote
 def kept() -> dict[str, int]:
     """What distributed autograd keeps here: contexts, ends of messages, nodes with their arrays."""
     gc.collect()
