@@ -47,6 +47,7 @@ class Here:
             made = await owners_optimizer(self._spec, self._items)
             # Another step, which waited too, may have been first.
             self._optimizer = self._optimizer or made
+            self._items = ()
 
     async def call(self, method: str, *args: Any, timeout: float | None) -> Any:
         """In a thread of this process, which can't be stopped: the time is not limited."""
