@@ -70,7 +70,7 @@ class Cluster:
         directory = Directory(membership)
         self._remote = Remote(agent, directory)
         self.rrefs = RRefs(agent, self._remote, directory, remoting.functions)
-        self.dist = DistAutograd(agent, self._remote)
+        self.dist = DistAutograd(agent, self._remote, directory)
         membership.on_lost(self.rrefs.lost)
         membership.on_lost(self.dist.lost)
         membership.on_evicted(self.rrefs.evicted)

@@ -51,6 +51,13 @@ class Lost(Protocol):
     def incarnation(self) -> int: ...
 
 
+class Directory(Protocol):
+    """Knows the members."""
+
+    def has_ended(self, incarnation: int, /) -> bool:
+        """Whether the view says that this life of a member is over; False too if it does not know."""
+
+
 class DistAutograd:
     """The contexts of one connection. An async context manager; part of a `Cluster`.
 
@@ -59,10 +66,12 @@ class DistAutograd:
     Args:
         agent: this process's sessions; the service is mounted there.
         remote: the way to members.
+        directory: knows who has died.
     """
 
-    def __init__(self, agent: Agent, remote: Remote) -> None:
+    def __init__(self, agent: Agent, remote: Remote, directory: Directory) -> None:
         self._agent = agent
+        self._directory = directory
         self._routes = remote.routes
         self.name = agent.identity.name
         self.incarnation = agent.identity.incarnation
@@ -163,6 +172,11 @@ class DistAutograd:
                 await self._ask_creator(name, incarnation, ids)
 
     async def _ask_creator(self, name: str, incarnation: int, ids: Iterable[ContextId]) -> None:
+        gone = f"has ended: {name} is gone"
+        if self._directory.has_ended(incarnation):  # and a call of it came late
+            for id in ids:
+                self.release(id, gone)
+            return
         request = pb.LiveRequest()
         for id in ids:
             request.contexts.add(creator=id.creator, counter=id.counter)
@@ -171,7 +185,7 @@ class DistAutograd:
         except PeerLost as error:
             if error.reason == "incarnation":
                 for id in ids:
-                    self.release(id, f"has ended: {name} is gone")
+                    self.release(id, gone)
             return
         except PsfError:  # not answered: ask again; the membership knows if it is dead
             return

@@ -10,6 +10,7 @@ from dist_crew import Crew, Member
 
 import psframework.dist_autograd.client as client
 from psframework.autograd.tensor import Tensor
+from psframework.dist_autograd.ids import ContextId
 from psframework.errors import ContextClosed
 from psframework.proto.v1 import dist_autograd_pb2 as pb
 from psframework.rpc.deadline import Deadline
@@ -71,6 +72,18 @@ async def test_creators_are_asked_what_lives(crew: Crew, monkeypatch: pytest.Mon
         ann.dist.contexts.end(ctx.id)  # and tells nobody
         await until(lambda: ctx.id not in bob.dist.contexts)
         assert other.id in bob.dist.contexts
+
+
+async def test_a_late_call_of_the_dead_is_forgotten(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came by a third member, after the membership had told of the creator's death."""
+    monkeypatch.setattr(client, "ASK_SECONDS", 0.05)
+    bob = await crew.hire("bob")
+    for incarnation in (998, 999):
+        bob.dist.contexts.enter(ContextId(incarnation, 1), "zoe")
+    await asyncio.sleep(0.2)
+    assert sizes(bob) == [2, 0]  # nobody knows, yet
+    crew.book.ended.add(998)
+    await until(lambda: [context.id.creator for context in bob.dist.contexts] == [999])
 
 
 async def test_a_newer_backward_takes_the_place_of_an_older_one(crew: Crew) -> None:

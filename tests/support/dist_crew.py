@@ -45,7 +45,7 @@ class Crew:
 
     async def hire(self, name: str) -> Member:
         made = await self.stack.enter_async_context(worker(name, self.book))
-        dist = await self.stack.enter_async_context(DistAutograd(made.agent, made.remote))
+        dist = await self.stack.enter_async_context(DistAutograd(made.agent, made.remote, self.book))
         member = self.members[name] = Member(made, dist)
         return member
 
