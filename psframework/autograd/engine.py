@@ -52,11 +52,13 @@ def backward(
         AutogradError: a root does not require grad, the graph was freed, or a saved array was changed.
     """
     gradients, heap = start(roots, seeds)
-    return finished(gradients, propagate(gradients, heap, retain_graph, frozenset(keep)))
+    kept = propagate(gradients, heap, retain_graph, frozenset(keep), sums=(sums := Sums()))
+    return finished(gradients, kept, sums)
 
 
-def finished(gradients: dict[Key, Any], kept: dict[Key, Any]) -> dict[Key, Any]:
+def finished(gradients: dict[Key, Any], kept: dict[Key, Any], sums: Sums) -> dict[Key, Any]:
     """`kept`, and what came to the leaves, as their owners may keep it."""
+    sums.close(gradients)
     watcher = detector()
     leaf: Any
     for leaf in gradients:
@@ -81,7 +83,7 @@ class Sums:
         self.narrow: dict[Key, Any] = {}
 
     def close(self, gradients: dict[Key, Any]) -> None:
-        """The last step has run: sums of 16-bit gradients become what they are."""
+        """The last step has run: sums of 16-bit gradients get their dtype."""
         narrow = self.narrow
         gradients.update({key: gradients[key].astype(narrow[key]) for key in narrow if key in gradients})
 
@@ -93,7 +95,8 @@ def propagate(
     kept: Set[Key] = frozenset(),
     floor: int = 0,
     only: Set[Key] | None = None,
-    sums: Sums | None = None,
+    *,
+    sums: Sums,
 ) -> dict[Key, Any]:
     """Run the rules of all nodes reached whose order is above `floor`, the newest first.
 
@@ -106,15 +109,13 @@ def propagate(
         floor: order of the newest node that is not run.
         only: nodes and leaves that gradients go to; None for all. A kept node that leads to none of them is
             not run, and not freed.
-        sums: for a backward in several steps, which ends with `sums.close(gradients)`: the same object for
-            each, so that its gradients are bitwise those of one step.
+        sums: the same object for each step of a backward that runs in several.
 
     Returns:
         The gradients of the kept nodes.
     """
     result: dict[Key, Any] = {}
-    own = Sums() if sums is None else sums
-    mine, narrow = own.mine, own.narrow
+    mine, narrow = sums.mine, sums.narrow
     stop, watcher = -floor, detector()
     while heap and heap[0][0] < stop:
         node = heappop(heap)[1]
@@ -162,8 +163,6 @@ def propagate(
             else:
                 total += contribution
         contributions = contribution = total = None  # what has been added is free before the next rule runs
-    if sums is None:
-        own.close(gradients)
     return result
 
 
@@ -323,7 +322,8 @@ def grad(
     gradients = {key: gradient for key, gradient in gradients.items() if key in only}
     heap = sorted(pair for pair in heap if pair[1] in only)
     kept = {key for key in keys if isinstance(key, Node)}
-    found = finished(gradients, propagate(gradients, heap, retain_graph, kept, only=only))
+    values = propagate(gradients, heap, retain_graph, kept, only=only, sums=(sums := Sums()))
+    found = finished(gradients, values, sums)
     if not allow_unused and any(key not in found for key in keys):
         raise AutogradError(
             "no output depends on one of the inputs, or an earlier backward freed the graph between them: "

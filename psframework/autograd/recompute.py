@@ -10,7 +10,7 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from psframework.autograd.engine import Gradient, Key, propagate, start
+from psframework.autograd.engine import Gradient, Key, Sums, propagate, start
 from psframework.autograd.grad_mode import is_grad_enabled
 from psframework.autograd.node import Node, next_order
 from psframework.autograd.random_state import RandomStates
@@ -90,7 +90,8 @@ def _rule(context: Context, states: RandomStates, function: Callable[[], Any]) -
             )
         pairs = [(result, g) for result, g in zip(results, gradients) if g is not None]
         pending, heap = start([result for result, _ in pairs], [g for _, g in pairs])
-        propagate(pending, heap, False, floor=floor)
+        propagate(pending, heap, False, floor=floor, sums=(sums := Sums()))
+        sums.close(pending)
         found = [pending.pop(edge, None) for edge in edges]
         if pending:
             raise AutogradError(

@@ -102,8 +102,7 @@ class LocalPart:
                 self._go(due)  # no gradient reached what is missing
             if not floor and not self.done:
                 self.done = True
-                self._sums.close(self._gradients)
-                self._context.add(finished(self._gradients, {}))
+                self._context.add(finished(self._gradients, {}, self._sums))
                 self._gradients.clear()
         finally:
             self._leave, self.thread = _nowhere, 0
