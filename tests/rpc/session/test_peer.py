@@ -30,6 +30,17 @@ from psframework.rpc.session.stream import EARLY
 from psframework.wire.lanes import Lane
 
 
+async def test_what_follows_a_message_with_one_frame_need_not_wait_for_company(office: Any) -> None:
+    peer = await office.peer()
+    port = peer._port
+    for count, alone in ((1, True), (2, False), (0, False), (1, True)):
+        session = port.session
+        made = [frames.encode_frame(Frame(kind=frames.FREE, call=1)) for _ in range(count)]  # type: ignore[arg-type]
+        for _ in peer.receive(frames.encode_batch(session.received + 1, 0, 0, made)):
+            pass
+        assert port.alone is alone
+
+
 async def test_calls_are_answered_by_plain_and_async_handlers(office: Any) -> None:
     peer = await office.peer()
     assert await office.echo(peer, "a") == "a"
