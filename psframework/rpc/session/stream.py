@@ -160,6 +160,7 @@ class Duplex(ABC):
         finally:
             self.close()
             results = await asyncio.gather(*self._pumps, return_exceptions=True)
+            self._pumps = ()  # an error of theirs refers to this
         return next((r for r in results if r and not isinstance(r, asyncio.CancelledError)), None)
 
     def close(self) -> None:
@@ -211,6 +212,7 @@ class Link(Duplex):
         self._turn = self._report = None
         if self._shortcut is not None:
             self._shortcut.close()
+            self._shortcut = None  # each refers to the other, and gRPC keeps its socket as long as this lives
 
     def shorten(self, sock: socket.socket) -> None:
         """Each end has one of a Unix socket: what leaves goes that way, after a message that says so."""

@@ -1,9 +1,11 @@
 """The Unix socket in place of gRPC's stream: messages whole and in order, and both ways end together."""
 
 import asyncio
+import gc
 import os
 import socket
 import struct
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -202,6 +204,20 @@ async def test_a_socket_that_breaks_breaks_the_connection_which_resumes(office: 
         office.desk.started.clear()
     assert office.desk.ran == ["held", "held"]
     assert peer.statistics()["made"] == 0
+
+
+async def test_a_connection_that_ends_is_freed_without_the_collector(office: Any) -> None:
+    peer = await office.peer()
+    await both_moved(office, peer)
+    assert await office.echo(peer, "x") == "x"
+    links = [weakref.ref(side._port.link) for side in (peer, office.agent.peers[0])]
+    gc.collect()
+    gc.disable()
+    try:
+        await peer.close()
+        await office.until(lambda: not any(link() for link in links))
+    finally:
+        gc.enable()
 
 
 async def test_no_stranger_and_no_old_connection_gets_one(office: Any) -> None:
