@@ -57,6 +57,7 @@ async def test_a_stock_stub_can_call_functions(crew: Crew) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Invoke(request, timeout=DEADLINE)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        request.function = "called.add"
         with pytest.raises(grpc.aio.AioRpcError, match="session"):
             await stub.OpenStream(OpenStreamRequest(call=request), timeout=DEADLINE)
 
