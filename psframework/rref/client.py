@@ -353,7 +353,7 @@ class RRefs:
 def _pack(
     function: str, args: Sequence[Any], kwargs: Mapping[str, Any], owner: PeerInfo
 ) -> tuple[InvokeRequest, Journey]:
-    journey = Journey(owner)
+    scope, journey = leaving(owner.name), Journey(owner)
     journey.about = function
     call = arguments.encode_call(args, kwargs, journey)
-    return InvokeRequest(function=function, arguments=call, scope=leaving(owner.name)), journey
+    return InvokeRequest(function=function, arguments=call, scope=scope), journey

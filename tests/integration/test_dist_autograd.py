@@ -1,6 +1,7 @@
 """What distributed autograd must be right about, over real processes."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from random import Random
@@ -259,6 +260,31 @@ async def test_gradients_have_the_dtype_of_their_leaf(stage: Stage, dtype: str) 
     assert found.dtype == there.dtype == kind
     np.testing.assert_array_equal(found.astype("float64"), [9.0, 1.5])
     np.testing.assert_array_equal(there.astype("float64"), [3.0, 6.0])
+
+
+async def refused_with_references(stage: Stage) -> None:
+    cluster = stage.cluster
+    layer, other = (cluster.remote(W0, Layer, (number,)) for number in (2.0, 3.0))
+    await asyncio.gather(layer.confirmed_by_owner(), other.confirmed_by_owner())
+    async with cluster.dist_autograd():
+        cluster.dist.release(next(iter(cluster.dist.contexts)).id)
+        for call in (
+            lambda: cluster.rpc_async(W1, functions.fetch_and_double, (other,)),
+            lambda: cluster.rpc_stream(W1, functions.each_of, (other,)),
+            lambda: cluster.remote(W1, functions.fetch_and_double, (other,)),
+            lambda: layer.rpc_async().forward(other),
+            lambda: layer.remote().forward(other),
+        ):
+            with pytest.raises(ContextClosed, match="has ended"):
+                call()
+
+
+async def test_references_in_calls_that_an_ended_context_refuses(stage: Stage) -> None:
+    """They stay where they are, and nothing holds them once they are dropped here."""
+    await refused_with_references(stage)
+    async with asyncio.timeout(10):
+        while gc.collect() or await stage.cluster.rrefs.list_of(W0):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_large_tensors(stage: Stage) -> None:

@@ -161,6 +161,12 @@ async def fail_by_way_of(name: str, x: Any) -> Any:
 
 
 @psf.remote
+async def each_of(values: Any) -> AsyncIterator[Any]:
+    for value in values:
+        yield value
+
+
+@psf.remote
 async def current_context() -> tuple[int, int] | None:
     found = passenger.current()
     return None if found is None else tuple(found.id)

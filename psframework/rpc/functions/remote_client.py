@@ -108,9 +108,10 @@ class Remote:
         name, incarnation = target(to)
         function = registry.name_of(fn)
         until = deadline(timeout)
+        scope = leaving(name)  # may refuse, so before anything is packed
         journey = Journey(self.routes.info(name, incarnation))
         request = _pack(function, (args, kwargs), metadata, journey)
-        if scope := leaving(name):
+        if scope:
             request.scope = scope
         errand = Errand(self.routes, INVOKE, request, journey, until)
         self.routes.send(errand, name, incarnation)
@@ -167,9 +168,10 @@ class Remote:
         name, incarnation = target(to)
         function = registry.name_of(fn)
         deadline(timeout)  # raises if it can't be one
+        scope = leaving(name)
         journey = Journey(self.routes.info(name, incarnation))
         call = _pack(function, (args, kwargs), metadata, journey)
-        call.scope = leaving(name)
+        call.scope = scope
         request = OPEN, opening(call)
         return RemoteStream(self.routes, (name, incarnation), request, journey, partial(deadline, timeout))
 
