@@ -15,6 +15,7 @@ from psframework.wire.memory import Buffer
 from psframework.wire.shm import Segment
 
 if TYPE_CHECKING:
+    from psframework.rpc.room import Room
     from psframework.rpc.session.peer import Peer
 
 PartStream = AsyncIterator[tuple[int, Buffer]]
@@ -153,11 +154,12 @@ class Call:
         caller: the way back: calls to whoever called. None for callers with an ordinary stub.
         started: whether the handler took over what the values of the request brought; it sets that itself.
             Until then an error reply says that the call left everything untouched.
+        room: how much replies to this peer hold; None where none waits.
         reply_lost: called if what the handler returned can't be sent; set by the handler.
     """
 
-    __slots__ = ("_segment", "caller", "deadline", "payload", "peer", "reply", "reply_lost", "reply_sizes",
-                 "started")  # fmt: skip
+    __slots__ = ("_held", "_segment", "caller", "deadline", "payload", "peer", "reply", "reply_lost",
+                 "reply_sizes", "room", "started")  # fmt: skip
 
     def __init__(
         self,
@@ -167,12 +169,15 @@ class Call:
         *,
         caller: Peer | None = None,
         segment: Callable[[int], Segment] | None = None,
+        room: Room | None = None,
     ) -> None:
         self.peer = peer
         self.deadline = deadline
         self.payload = payload
         self.caller = caller
+        self.room = room
         self._segment = segment
+        self._held = 0
         self.started = False
         self.reply_lost: Callable[[], None] | None = None
         self.reply: Sequence[Part] | PartStream = ()
@@ -205,3 +210,15 @@ class Call:
                 raise ArgumentError(f"reply parts have {found} bytes, not {tuple(sizes)} as announced")
             self.reply_sizes = found
         self.reply = parts
+
+    def hold_reply(self, nbytes: int) -> None:
+        """The reply takes so many bytes, until it has left; ResourceExhausted if there is no room."""
+        if self.room is not None:
+            self.room.hold(nbytes)
+            self._held += nbytes
+
+    def over(self) -> None:
+        """Transport: the reply has left, or never will."""
+        if self._held and self.room is not None:
+            held, self._held = self._held, 0
+            self.room.let_go(held)

@@ -22,7 +22,8 @@ class AgentOptions:
         handshake_seconds: how long a new connection may take until it is accepted or refused.
         segment_bytes: most shared memory that one peer's payloads may take here; 0 keeps payloads out of it.
         device_bytes: most memory of GPUs that one peer's payloads may take here; 0 keeps payloads out of it.
-        backlog_bytes: what calls that were sent without waiting may keep here until they are answered.
+        backlog_bytes: what calls that were sent without waiting may keep here until they are answered; and
+            what results may, until a peer that asked for them takes them.
         segment_directory: where the Unix socket for segments goes; default PSF_SHM_DIR.
     """
 

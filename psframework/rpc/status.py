@@ -80,7 +80,8 @@ BY_CODE = {row.code: row.error for row in TABLE if row.bare} | {
 }
 # Raised again here, these would end a generator or the process instead of reaching an `except`.
 _NEVER_REBUILT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
-_HERE = str(Path(__file__).parent) + os.sep
+_HERE = Path(__file__).parent
+_BETWEEN = (f"{_HERE}{os.sep}", str(_HERE.parent / "backend" / "scopes.py"))  # a call and the user's code
 _TLS_WORDS = ("handshake", "ssl_error", "certificate", "peer name", "tls", "unauthenticated")
 # A server that dies in the middle of a handshake decided nothing: it is worth trying again.
 _CUT_OFF_WORDS = ("socket closed", "connection reset", "broken pipe")
@@ -223,9 +224,9 @@ def _rich_detail(error: RpcFailure) -> ErrorDetail | None:
 
 
 def _formatted(error: BaseException) -> list[str]:
-    """The traceback from the first frame on that is not of this package: what the user's code did."""
+    """The traceback from the first frame on that is the user's: what that code did."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_BETWEEN):
         trace = trace.tb_next
     if trace is None and error.__cause__ is None:  # all of it is ours
         trace = error.__traceback__

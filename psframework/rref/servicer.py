@@ -69,6 +69,8 @@ class RRefService:
         if request.scope:
             entering(request.scope, call.peer)
         value = await self._table.value(rref_id(request.rref), fork, call.deadline)
+        if call.room is not None:
+            await call.room.cleared()
         reply = pb.FetchReply()
         self._remote.give(value, call, reply.value)
         del value
@@ -133,7 +135,7 @@ class RRefService:
             if waiting is not None:
                 args, kwargs = await waiting
             running = Running(caller_of(request, call), call.deadline)
-            return await executor.call(function, args, kwargs, running)
+            return await executor.call(function, args, kwargs, running, call.room)
 
     def _entry(self, request: pb.CreateRequest, call: Call) -> Entry:
         """The new value: its caller's, or (without a fork) one of this process, which has it already."""

@@ -57,6 +57,18 @@ def describe(x: Any) -> tuple[str, tuple[int, ...], str]:
 
 
 @remote
+def fill(nbytes: int) -> Any:
+    ran.append(nbytes)
+    return np.full(nbytes, len(ran) % 256, np.uint8)
+
+
+@remote
+async def fill_async(nbytes: int, seconds: float = 0.0) -> Any:
+    await asyncio.sleep(seconds)
+    return fill(nbytes)
+
+
+@remote
 async def hold(key: Any = None, seconds: float = 60.0) -> Any:
     ran.append(key)
     try:

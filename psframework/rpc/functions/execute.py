@@ -24,6 +24,7 @@ from psframework.rpc.functions.context import Running
 from psframework.rpc.functions.function_stats import End, FunctionStats
 from psframework.rpc.functions.pool import ThreadPool
 from psframework.rpc.registry import Entry, Kind, find
+from psframework.rpc.room import PUT_OFF, Room
 from psframework.rpc.security import audit
 from psframework.rpc.security.allow import EVERYONE, AllowList
 from psframework.rpc.status import detail_to_error, error_to_detail
@@ -193,9 +194,14 @@ class Executor:
     # The call itself
 
     async def call(
-        self, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any], running: Running
+        self,
+        entry: Entry,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        running: Running,
+        room: Room | None = None,
     ) -> Any:
-        """Runs a function and returns what it returns.
+        """Runs a function and returns what it returns; it begins once the caller has `room` for results.
 
         Cancelling: an async function is cancelled; a sync one that waits for a thread never runs, and one
         that runs is left to its end, its result dropped.
@@ -208,13 +214,15 @@ class Executor:
         context.enter(running)
         try:
             if entry.kind is Kind.COROUTINE:
+                if room is not None and room.is_full:
+                    await room.cleared()
                 return await entry.target(*args, **kwargs)
             if entry.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
                 raise ArgumentError(
                     f"{entry.name} is a generator: call it with cluster.rpc_stream, or rref.rpc_stream()"
                 )
             run = partial(entry.target, *args, **kwargs)
-            result = await self.pool.submit(run, contextvars.copy_context(), entry.name)
+            result = await self._in_thread(run, entry.name, room)
             return await result if isinstance(result, CoroutineType) else result
         except BaseException as error:
             if may_be_raised(error):
@@ -250,6 +258,19 @@ class Executor:
             raise users_error(error) from None
         finally:
             running.over()
+
+    async def _in_thread(self, run: Callable[[], Any], label: str, room: Room | None) -> Any:
+        where = contextvars.copy_context()
+        if room is None:
+            return await self.pool.submit(run, where, label)
+        begin = partial(room.begin, run)
+        result = await self.pool.submit(begin, where, label)
+        if result is PUT_OFF:
+            async with room.turns:
+                while result is PUT_OFF:
+                    await room.cleared()
+                    result = await self.pool.submit(begin, where, label)
+        return result
 
     # Figures
 

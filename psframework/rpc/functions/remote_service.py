@@ -96,7 +96,7 @@ class RemoteService:
             if waiting is not None:
                 args, kwargs = await waiting
             running = Running(caller_of(request, call), call.deadline)
-            result = await executor.call(entry, args, kwargs, running)
+            result = await executor.call(entry, args, kwargs, running, call.room)
         del args, kwargs, parts
         reply = InvokeReply()
         self.give(result, call, reply.value)
@@ -180,7 +180,12 @@ class RemoteService:
         return message
 
     async def settle_parts(self, call: Call) -> None:
-        """Copies the parts of a reply where users' code could change them while they leave: when striped."""
+        """Counts the parts of a reply, and copies those that users' code could change while they leave.
+
+        Raises:
+            ResourceExhausted: the caller does not take what it asked for.
+        """
+        call.hold_reply(sum(call.reply_sizes))
         lanes = call.caller.lanes if call.caller is not None else frozenset()
         if Lane.STRIPED in lanes and Lane.SHM not in lanes and sum(call.reply_sizes) > INLINE_BYTES:
             assert isinstance(call.reply, Sequence)

@@ -140,7 +140,9 @@ class Dispatcher:
         left = frame.timeout_us
         deadline = Deadline.after(left * 1e-6) if left else Deadline.NEVER
         peer = self._peer
-        return Call(peer.info, deadline, running.payload, caller=peer, segment=self._segments.get)
+        return Call(
+            peer.info, deadline, running.payload, caller=peer, segment=self._segments.get, room=peer.room
+        )
 
     def _payload(self, frame: Frame, lane: int) -> Incoming:
         frames.check_payload(frame, self._port.agreed, self._max_payload)
@@ -164,8 +166,8 @@ class Dispatcher:
             response = handler(message, call)
             if isinstance(response, Message) and not call.reply_sizes:
                 self._consume(running)
-                self._replies.plain(running.number, response)
-                return
+                if self._replies.plain(running.number, response):
+                    return
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # what follows in the same message must still be taken
@@ -196,10 +198,12 @@ class Dispatcher:
                 raise asyncio.CancelledError
             response = await handler(message, call)  # type: ignore[misc]
             if call.reply_sizes:
-                await self._replies.bulk(running.number, response, call)
+                await self._replies.bulk(running.number, response, call, lambda: self._consume(running))
             else:
                 self._consume(running)  # so that the reply says so
-                self._replies.plain(running.number, response)
+                if not self._replies.plain(running.number, response):
+                    call.hold_reply(response.ByteSize())
+                    await self._replies.in_turn(running.number, response)
         except asyncio.CancelledError:
             if call.reply_lost is not None:
                 call.reply_lost()
@@ -214,6 +218,7 @@ class Dispatcher:
             self._log(running, error, users=call.started)
             self._replies.error(running.number, error, untouched=not call.started)
         finally:
+            call.over()
             self._end(running)
 
     def _log(self, running: Running, error: BaseException, *, users: bool = False) -> None:

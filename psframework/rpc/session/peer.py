@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from psframework.errors import ConfigurationError, PeerLost, PsfError, WireError
 from psframework.rpc.call import PeerInfo
+from psframework.rpc.room import Room
 from psframework.rpc.session import frames, handshake
 from psframework.rpc.session.bulk import Bulk
 from psframework.rpc.session.calling import Calling, Home
@@ -41,6 +42,7 @@ class Peer(Calling):
 
     Attributes:
         info: who it is.
+        room: what replies to it hold here.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Peer(Calling):
         port = Port(Session(own_window=home.options.window_bytes))
         bulk = Bulk(self._may_come, limit, home.pool)
         super().__init__(info, home, segments, port, bulk)
+        self.room = Room(info.name, home.options.window_bytes, home.options.backlog_bytes)
         self._on_lost = on_lost
         self._dispatcher = Dispatcher(
             port,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from google.protobuf.message import Message
 
@@ -38,15 +38,18 @@ class Replies:
         self._held: dict[int, Outgoing] = {}  # in shared or device memory, until the caller releases them
         self._streams: dict[int, str] = {}  # payloads still being made: WAITING, SENT or RELEASED
 
-    def plain(self, number: int, response: Message) -> None:
-        """Replies without a payload."""
+    def plain(self, number: int, response: Message) -> bool:
+        """Replies without a payload. False if others wait for the window: then it has to leave `in_turn`."""
         header = _header(response)
-        frame = Frame(kind=frames.REPLY, call=number, header=header)  # type: ignore[arg-type]
-        cost = frames.FRAME_COST + len(header)
-        if self._port.admits(cost):
-            self._port.post(frame)
-        else:
-            self._port.when_admitted(cost, _always, lambda: self._post(frame))
+        if not self._port.admits(frames.FRAME_COST + len(header)):
+            return False
+        self._port.post(Frame(kind=frames.REPLY, call=number, header=header))  # type: ignore[arg-type]
+        return True
+
+    async def in_turn(self, number: int, response: Message) -> None:
+        """The same, once the window has room; cancelled before, it has sent nothing."""
+        frame = Frame(kind=frames.REPLY, call=number, header=_header(response))  # type: ignore[arg-type]
+        await self._leave(frames.FRAME_COST + len(frame.header), lambda: self._post(frame))
 
     def error(self, number: int, error: BaseException, *, untouched: bool = False) -> None:
         """Replies with an error; after a reply whose payload is still being made, ends that.
@@ -65,8 +68,10 @@ class Replies:
         frame = Frame(kind=frames.REPLY, call=number, error=detail)  # type: ignore[arg-type]
         self._port.when_admitted(frames.FRAME_COST, _always, lambda: self._post(frame))
 
-    async def bulk(self, number: int, response: Message, call: Call) -> None:
+    async def bulk(self, number: int, response: Message, call: Call, ready: Callable[[], None]) -> None:
         """Replies with the payload that `call` holds; parts of an iterator leave as they are made.
+
+        `ready` is called once the reply has only to leave. Cancelled before it has left, it has sent nothing.
 
         In shared memory they leave together: one copy of all costs less there than a message for each.
         """
@@ -85,7 +90,8 @@ class Replies:
         if [len(view) for view in views] != list(call.reply_sizes):
             raise ArgumentError(f"the reply's parts do not have the announced sizes {call.reply_sizes}")
         payload = await self._sender.choose(views)
-        self._send(frame, payload)
+        ready()
+        await self._send(frame, payload)
 
     def release(self, number: int) -> None:
         """The caller needs the payload no more."""
@@ -96,35 +102,72 @@ class Replies:
         if held is not None:
             held.free()
 
-    def _send(self, frame: Frame, payload: Outgoing, started: asyncio.Future[Sending] | None = None) -> int:
-        payload.fill(frame)
-        if payload.lane in frames.PLACED:
-            self._held[frame.call] = payload
+    async def _admitted(self, cost: int, send: Callable[[], None]) -> None:
+        """Runs `send` once the window has room; cancelled before, it never does."""
+        if self._port.admits(cost):
+            send()
+            return
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def wanted() -> bool:
-            return started is None or not started.done()
+        def go() -> None:
+            send()
+            sent.set_result(None)
+
+        ticket = self._port.when_admitted(cost, lambda: not sent.done(), go)
+        try:
+            await sent
+        except asyncio.CancelledError:
+            self._port.withdraw(ticket)
+            raise
+
+    async def _leave(self, cost: int, send: Callable[[], None]) -> None:
+        """The same for a whole reply: one that is cancelled in the very turn in which it leaves has left."""
+        left = False
+
+        def go() -> None:
+            nonlocal left
+            send()
+            left = True
+
+        try:
+            await self._admitted(cost, go)
+        except asyncio.CancelledError:
+            if not left:
+                raise
+
+    async def _send(self, frame: Frame, payload: Outgoing) -> None:
+        payload.fill(frame)
 
         def send() -> None:
             number = self._port.post(frame)
             self._sender.count(payload)
             if payload.lane == frames.STRIPED:
-                sending = self._bulk.send((frame.call, True), number, payload.sizes, payload.parts)
-                if started is not None:
-                    self._streams[frame.call] = SENT
-                    started.set_result(sending)
+                self._bulk.send((frame.call, True), number, payload.sizes, payload.parts)
+            elif payload.lane in frames.PLACED:
+                self._held[frame.call] = payload
 
-        return self._port.when_admitted(frames.cost(frame.header, payload.lane, payload.sizes), wanted, send)
+        try:
+            await self._leave(frames.cost(frame.header, payload.lane, payload.sizes), send)
+        except asyncio.CancelledError:
+            payload.free()
+            raise
 
     async def _stream(self, frame: Frame, parts: PartStream, sizes: tuple[int, ...]) -> None:
         """Sends the frame first, then each part as the handler's iterator makes it."""
-        started: asyncio.Future[Sending] = asyncio.get_running_loop().create_future()
         self._streams[frame.call] = WAITING
-        ticket = self._send(frame, Outgoing(frames.STRIPED, sizes, None), started)
-        try:
-            sending = await started
-        except asyncio.CancelledError:
-            self._port.withdraw(ticket)
-            raise
+        payload = Outgoing(frames.STRIPED, sizes, None)
+        payload.fill(frame)
+        sending: Sending | None = None
+
+        def send() -> None:
+            nonlocal sending
+            number = self._port.post(frame)
+            self._sender.count(payload)
+            self._streams[frame.call] = SENT
+            sending = self._bulk.send((frame.call, True), number, sizes, None)
+
+        await self._admitted(frames.cost(frame.header, payload.lane, sizes), send)
+        assert sending is not None
         async for index, part in parts:
             await self._bulk.add(sending, index, byte_views((part,))[0])
         if not sending.is_whole:

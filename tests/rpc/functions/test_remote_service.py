@@ -1,15 +1,17 @@
 """RemoteService on the wire: stock stubs, malformed requests, descriptions."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import called
 import grpc
 import numpy as np
 import pytest
-from crew import Crew
+from crew import Crew, until
 
-from psframework.errors import WireError
+from psframework.errors import ResourceExhausted, WireError
 from psframework.proto.v1.remote_pb2 import (
     DescribeReply,
     DescribeRequest,
@@ -23,10 +25,14 @@ from psframework.proto.v1.remote_pb2 import (
 )
 from psframework.proto.v1.remote_pb2_grpc import RemoteServiceStub
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.functions.execute import ExecuteOptions
 from psframework.rpc.functions.remote_service import SERVICE
+from psframework.rpc.limits import AgentOptions
+from psframework.rpc.session.peer import Peer
 from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey
 from psframework.testing.workers import Worker
+from psframework.wire.lanes import parse
 
 DEADLINE = 5.0
 
@@ -103,3 +109,74 @@ async def test_results_that_change_afterwards_arrive_as_they_were(crew: Crew) ->
         *(ann.remote.rpc_async("bob", called.give_and_change) for _ in range(2))
     )
     assert np.all(first == first[0]) and np.all(second == second[0])
+
+
+MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def not_reading(peer: Peer) -> Iterator[None]:
+    """What the peer sends is read, but for the other end it looks as if nothing were."""
+    session = peer._port.session
+    report, consumed = session.report, session.consumed
+    session.report = lambda: (report()[0], consumed)  # type: ignore[method-assign]
+    yield
+    del session.report
+    session._reported_consumed = consumed
+    assert peer._port.link is not None
+    peer._port.link.report_soon()
+
+
+@pytest.mark.parametrize("function", [called.fill, called.fill_async])
+async def test_results_wait_for_a_slow_reader_in_little_memory(crew: Crew, function: Any) -> None:
+    """The window takes 4 of them, and 4 more may wait: the others are not even made."""
+    options = AgentOptions(lanes=parse("inline,striped"), window_bytes=4 * MIB, backlog_bytes=64 * MIB)
+    limits = ExecuteOptions(threads=2)
+    ann = await crew.hire("ann", options=options)
+    bob = await crew.hire("bob", options=options, limits=limits)
+    assert await ann.remote.rpc_async("bob", called.add, (1, 2)) == 3
+    (peer,), (back,) = ann.agent.peers, bob.agent.peers
+    called.ran.clear()
+    with not_reading(peer):
+        first = [ann.remote.rpc_async("bob", function, (MIB,)) for _ in range(8)]
+        await until(lambda: len(called.ran) == 8 and back.room.is_full)
+        results = first + [ann.remote.rpc_async("bob", function, (MIB,)) for _ in range(40)]
+        small = ann.remote.rpc_async("bob", called.add_async, (1, 2))
+        await until(lambda: bob.service.executor.running >= 41)
+        await asyncio.sleep(0.1)
+        assert len(called.ran) <= 12 and not small.done()
+    assert [len(array) for array in await asyncio.gather(*results)] == [MIB] * 48
+    assert await small == 3
+    await until(lambda: back.room.held == 0)
+
+
+async def test_a_burst_of_sync_functions_stops_when_nobody_takes_the_results(crew: Crew) -> None:
+    options = AgentOptions(lanes=parse("inline,striped"), window_bytes=4 * MIB)
+    ann = await crew.hire("ann", options=options)
+    bob = await crew.hire("bob", options=options, limits=ExecuteOptions(threads=2))
+    assert await ann.remote.rpc_async("bob", called.add, (1, 2)) == 3
+    called.ran.clear()
+    with not_reading(ann.agent.peers[0]):
+        results = [ann.remote.rpc_async("bob", called.fill, (MIB,)) for _ in range(300)]
+        await until(lambda: bob.agent.peers[0].room.is_full)
+        await asyncio.sleep(0.2)
+        assert len(called.ran) < 150
+        results[-1].cancel()
+    assert [len(array) for array in await asyncio.gather(*results[:-1])] == [MIB] * 299
+    await until(lambda: bob.agent.peers[0].room.held == 0)
+
+
+async def test_far_too_many_results_are_refused(crew: Crew) -> None:
+    """All of them began before the first was there, so there is nothing to put off."""
+    options = AgentOptions(lanes=parse("inline,striped"), window_bytes=4 * MIB, backlog_bytes=16 * MIB)
+    ann, bob = await crew.hire("ann", options=options), await crew.hire("bob", options=options)
+    assert await ann.remote.rpc_async("bob", called.add, (1, 2)) == 3
+    with not_reading(ann.agent.peers[0]):
+        results = [ann.remote.rpc_async("bob", called.fill_async, (MIB, 0.3)) for _ in range(100)]
+        await until(lambda: bob.service.executor.running == 0 and bob.agent.peers[0].room.is_full)
+    refused = await asyncio.gather(*results[50:], return_exceptions=True)
+    assert all(isinstance(error, ResourceExhausted) and error.retry_after for error in refused)
+    assert "16777216 may" in str(refused[0])
+    arrived = await asyncio.gather(*results, return_exceptions=True)
+    assert 16 <= sum(not isinstance(result, Exception) for result in arrived) <= 24
+    await until(lambda: bob.agent.peers[0].room.held == 0)

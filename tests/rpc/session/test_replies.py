@@ -39,7 +39,7 @@ class Bench:
                 yield index, bytes(MIB)
 
         self.call.reply_parts(parts(), [MIB] * announced)
-        return asyncio.create_task(self.replies.bulk(1, Chunk(), self.call))
+        return asyncio.create_task(self.replies.bulk(1, Chunk(), self.call, lambda: None))
 
     def sent(self) -> list[Any]:
         return [frames.decode_batch(data).frames[0] for data in self.port.session.take()[1]]
@@ -116,4 +116,29 @@ async def test_parts_must_have_the_sizes_that_were_announced() -> None:
 
     bench.call.reply_parts(parts(), [2])
     with pytest.raises(ArgumentError, match="announced"):
-        await bench.replies.bulk(1, Chunk(), bench.call)
+        await bench.replies.bulk(1, Chunk(), bench.call, lambda: None)
+
+
+async def test_a_reply_that_is_given_up_before_the_window_had_room_never_leaves() -> None:
+    bench = Bench(window=10)
+    assert bench.replies.plain(1, Chunk())  # goes alone, though it is larger
+    assert not bench.replies.plain(2, Chunk())
+    waiting = [asyncio.create_task(bench.replies.in_turn(number, Chunk(call=number))) for number in (2, 3)]
+    await turns()
+    waiting[0].cancel()
+    bench.port.give_back(frames.FRAME_COST)  # before the task could hear of it
+    await turns()
+    assert waiting[0].cancelled() and waiting[1].done()
+    assert [frame.call for frame in bench.sent()] == [1, 3]
+    assert not bench.port.is_waiting
+
+
+async def test_a_reply_that_is_given_up_as_it_leaves_has_left() -> None:
+    bench = Bench(window=10)
+    assert bench.replies.plain(1, Chunk())
+    waiting = asyncio.create_task(bench.replies.in_turn(2, Chunk()))
+    await turns()
+    bench.port.give_back(frames.FRAME_COST)
+    waiting.cancel()
+    await waiting  # else a second reply would follow
+    assert [frame.call for frame in bench.sent()] == [1, 2]
