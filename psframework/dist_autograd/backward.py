@@ -8,21 +8,24 @@ answered at once. So the root's own end means that everybody is done (Dijkstra a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 from psframework.dist_autograd.discovery import Asked, Discovery
 from psframework.dist_autograd.engine import Gradients, Leave, LocalPart
 from psframework.dist_autograd.ids import TensorsId
+from psframework.dist_autograd.pace import Pace
 from psframework.dist_autograd.pairs import Received, Sent
 from psframework.errors import PsfError
 from psframework.proto.v1 import dist_autograd_pb2 as pb
-from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.status import detail_to_error, error_to_detail
 
 if TYPE_CHECKING:
     from psframework.dist_autograd.context import Context
+
+P = ParamSpec("P")
 
 
 class Wire(Protocol):
@@ -32,6 +35,8 @@ class Wire(Protocol):
     def name(self) -> str: ...
     @property
     def incarnation(self) -> int: ...
+    @property
+    def pace(self) -> Pace: ...
     def discover(
         self, peer: tuple[str, int], request: pb.DiscoverRequest, deadline: Deadline
     ) -> asyncio.Future[Any]: ...
@@ -58,6 +63,7 @@ class Backward:
         self._arrived: list[tuple[Sent, Gradients]] = []
         self._calls: set[asyncio.Future[pb.PassReply]] = set()
         self._stir = asyncio.Event()
+        self._walking = asyncio.Lock()
         self._ready = False  # something came since the last run
         self._error: BaseException | None = None
         self._serial = 0
@@ -75,24 +81,27 @@ class Backward:
                 everything = {message: set(message.orders) for message in messages}
                 sent = [each for each in context.sent.values() if each.node.backward is not None]
                 self._part = LocalPart(context, sent, everything, retain=self.id.retain)
+                self._part.size = len(sent) + len(messages)
             else:
                 self._part = LocalPart(context, found.reached, found.asked, retain=self.id.retain)
+                self._part.size = found.size
         return self._part
 
     # What takes part
 
     async def discover_from(self, keys: Iterable[Any], deadline: Deadline) -> None:
         """The root's sweep: returns when everybody who takes part knows what."""
-        await self._ask(self._discovery.from_roots(keys), deadline)
+        await self._ask(await self._walk(self._discovery.from_roots, keys), deadline)
 
     async def discover(self, request: pb.DiscoverRequest, deadline: Deadline) -> None:
         """Somebody got messages from here that take part; returns when all that these depend on is told."""
-        asked: Asked = {}
-        for each in request.parts:
-            id = TensorsId(each.message.sender, each.message.counter)
-            for message, tensors in self._discovery.from_message(id, each.tensors).items():
-                asked.setdefault(message, set()).update(tensors)
-        await self._ask(asked, deadline)
+        await self._ask(await self._walk(_from_messages, self._discovery, request.parts), deadline)
+
+    async def _walk(self, walk: Callable[P, Asked], *args: P.args, **kwargs: P.kwargs) -> Asked:
+        """Walks; one after the other, since some do so in the compute thread."""
+        async with self._walking:
+            kind = "walk", len(self.context.sent), len(self.context.received)
+            return await self._wire.pace.run(kind, walk, *args, **kwargs)
 
     async def _ask(self, asked: Asked, deadline: Deadline) -> None:
         requests: dict[tuple[str, int], pb.DiscoverRequest] = {}
@@ -164,13 +173,18 @@ class Backward:
     async def _run(self) -> None:
         self._ready = False
         arrived, self._arrived = self._arrived, []
-        loop = asyncio.get_running_loop()
+        loop, here = asyncio.get_running_loop(), get_ident()
 
         def leave(message: Received, gradients: Gradients) -> None:
-            loop.call_soon_threadsafe(self._pass, message, gradients)
+            if get_ident() == here:
+                self._pass(message, gradients)
+            else:
+                loop.call_soon_threadsafe(self._pass, message, gradients)
 
+        part = self.part
+        nbytes = sum(sent.nbytes for sent, _ in arrived)
         try:
-            await compute(_run, self.part, arrived, leave)
+            await self._wire.pace.run(("run", part.size, nbytes), _run, part, arrived, leave)
         except Exception as error:
             raise self._error or _located(error, self._wire.name) from error
 
@@ -211,6 +225,15 @@ class Backward:
             known = self.reports.get(report.incarnation)
             if known is None or known.serial < report.serial:
                 self.reports[report.incarnation] = report
+
+
+def _from_messages(discovery: Discovery, parts: Iterable[pb.Part]) -> Asked:
+    asked: Asked = {}
+    for each in parts:
+        id = TensorsId(each.message.sender, each.message.counter)
+        for message, tensors in discovery.from_message(id, each.tensors).items():
+            asked.setdefault(message, set()).update(tensors)
+    return asked
 
 
 def _run(part: LocalPart, arrived: list[tuple[Sent, Gradients]], leave: Leave) -> None:

@@ -13,6 +13,7 @@ from psframework.dist_autograd.context import Context, Contexts
 from psframework.dist_autograd.engine import Gradients
 from psframework.dist_autograd.ids import ContextId
 from psframework.dist_autograd.outline import outline
+from psframework.dist_autograd.pace import Pace
 from psframework.dist_autograd.pairs import Received
 from psframework.dist_autograd.passenger import PASSENGER
 from psframework.dist_autograd.servicer import SERVICE, DistAutogradService
@@ -76,6 +77,7 @@ class DistAutograd:
         self.name = agent.identity.name
         self.incarnation = agent.identity.incarnation
         self.contexts = Contexts(self.incarnation)
+        self.pace = Pace()
         self._running: dict[tuple[ContextId, int], Backward] = {}
         self._releases: set[asyncio.Future[Any]] = set()
         agent.mount(DistAutogradService(self))

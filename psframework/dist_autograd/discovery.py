@@ -40,6 +40,11 @@ class Discovery:
         self.reached: dict[Sent, set[int]] = {}
         self.asked: Asked = {}
 
+    @property
+    def size(self) -> int:
+        """How many operations take part here, as far as they were walked."""
+        return len(self._seen)
+
     def from_roots(self, keys: Iterable[Key]) -> Asked:
         """Walks from the roots; returns what is to be asked about.
 

@@ -131,6 +131,13 @@ class TensorPassenger:
             )
         context = self._context(ContextId(creator, counter), receiver)
         message = context.arriving(TensorsId(sender, number), (peer.name, sender), journey.about)
+        if not message.orders:
+
+            def ended(outcome: Outcome) -> None:
+                if outcome is Outcome.REFUSED:  # something else in it can't be read
+                    context.received.pop(message.id, None)
+
+            journey.on_outcome(ended)
         return message.take(index, journey.luggage[0])
 
     def decline(self, data: bytes, journey: Journey) -> None:

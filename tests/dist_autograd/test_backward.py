@@ -8,9 +8,11 @@ import pytest
 
 from psframework.autograd.engine import start
 from psframework.autograd.tensor import Tensor
+from psframework.dist_autograd import pace
 from psframework.dist_autograd.backward import Backward
 from psframework.dist_autograd.context import Context, Contexts
 from psframework.dist_autograd.ids import TensorsId
+from psframework.dist_autograd.pace import Pace
 from psframework.dist_autograd.pairs import Received, Sent
 from psframework.errors import AutogradError, ContextClosed, PeerLost, WireError
 from psframework.proto.v1 import dist_autograd_pb2 as pb
@@ -19,12 +21,20 @@ from psframework.rpc.deadline import Deadline
 ME, BOB, EVE = 7, 8, 9
 
 
+@pytest.fixture(autouse=True, params=["in the thread", "at once"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways in which parts run."""
+    if request.param == "at once":
+        monkeypatch.setattr(pace, "SURE", 0)
+
+
 class Net:
     """Keeps what was asked, and the futures of the answers."""
 
     name, incarnation = "me", ME
 
     def __init__(self) -> None:
+        self.pace = Pace()
         self.discovered: list[tuple[tuple[str, int], pb.DiscoverRequest, asyncio.Future[Any]]] = []
         self.passed: list[tuple[Received, Any, asyncio.Future[Any]]] = []
 
