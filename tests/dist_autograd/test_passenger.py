@@ -98,6 +98,18 @@ def test_a_message_that_never_left_is_forgotten(inside: Context) -> None:
     assert len(inside.sent) == 1
 
 
+def test_a_message_that_can_not_be_read_is_forgotten(homes: dict[str, Home]) -> None:
+    context = homes["bob"].contexts.open("bob")
+    for outcome, kept in ((Outcome.REFUSED, 0), (Outcome.ANSWERED, 1)):
+        journey = Journey(ME_INFO, outgoing=False)
+        for index in range(2):
+            journey.luggage = [np.ones(2)]
+            PASSENGER.arrive(bytes_of(context, index=index), journey)
+        assert len(context.received) == 1
+        journey.end(outcome)
+        assert len(context.received) == kept
+
+
 def test_a_call_is_part_of_the_context_it_is_made_in(homes: dict[str, Home], inside: Context) -> None:
     data = PASSENGER.leave("bob")
     assert list(inside.peers) == ["bob"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from random import Random
@@ -376,6 +377,49 @@ async def test_forwards_at_once(stage: Stage) -> None:
         )
         await ctx.backward([sum(results).sum()])
         np.testing.assert_allclose(ctx.gradients()[x], [8.0 * 190] * 2, rtol=1e-12)
+
+
+async def test_backwards_at_once_in_one_context_take_turns(stage: Stage) -> None:
+    x = leaf(2.0)
+    async with stage.cluster.dist_autograd() as ctx:
+        y = await stage.cluster.rpc_async(W0, functions.forward_to, ([W1], x))
+        losses = [(y * float(number)).sum() for number in range(1, 5)]
+        await asyncio.gather(*(ctx.backward([loss], retain_graph=True) for loss in losses))
+        assert ctx.gradients()[x] == [4.0 * 10]
+
+
+async def test_a_tensor_that_goes_to_all(stage: Stage) -> None:
+    x = leaf(2.0)
+    async with stage.cluster.dist_autograd() as ctx:
+        results = await stage.cluster.rpc_all(stage.workers, functions.twice, (x,))
+        await ctx.backward([sum(results).sum()], mode="fast")
+        assert ctx.gradients()[x] == [2.0 * len(stage.workers)]
+
+
+async def test_a_worker_opens_contexts_too(stage: Stage) -> None:
+    """Also while it serves a call of another one's context, through whose creator its own may go."""
+    x = leaf(2.0)
+    async with stage.cluster.dist_autograd() as ctx:
+        y = await stage.cluster.rpc_async(W0, functions.twice, (x,))
+        for names in ([W1, W2], ["caller", W0, "caller"]):
+            found = await stage.cluster.rpc_async(W0, functions.gradient_of_its_own, (names, y))
+            np.testing.assert_array_equal(found, [2.0 * 4.0 ** len(names) * 4.0])
+        with pytest.raises(ContextMismatch, match=f"belongs to .* {ctx.id} of caller"):
+            await stage.cluster.rpc_async(W0, functions.backward_of_others, (y,))
+        await ctx.backward([y.sum()])
+        assert ctx.gradients()[x] == [2.0]
+
+
+async def test_messages_that_can_not_be_sent_take_no_part(stage: Stage) -> None:
+    rpc, x = stage.cluster.rpc_async, leaf(2.0)
+    async with stage.cluster.dist_autograd() as ctx:
+        y = await rpc(W0, functions.twice, (x,))
+        with pytest.raises(TypeError, match="lock"):
+            rpc(W0, functions.add, (y, threading.Lock()))
+        with pytest.raises(TypeError, match="lock"):
+            await rpc(W0, functions.with_a_lock)
+        await ctx.backward([y.sum()], mode="fast")
+        assert ctx.gradients()[x] == [2.0]
 
 
 async def test_several_connections_in_one_process(stage: Stage) -> None:

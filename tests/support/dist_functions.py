@@ -161,6 +161,31 @@ async def fail_by_way_of(name: str, x: Any) -> Any:
 
 
 @psf.remote
+async def gradient_of_its_own(names: list[str], x: Any) -> Any:
+    """Of (forward_to(names, x))^2 with respect to x, in a context that this process opens."""
+    x = psf.tensor(x.numpy(), requires_grad=True)
+    async with psf.current_cluster().dist_autograd() as ctx:
+        y = await psf.current_cluster().rpc_async(names[0], forward_to, (names[1:], x))
+        await ctx.backward([(y * y).sum()])
+        return ctx.gradients()[x]
+
+
+@psf.remote
+async def backward_of_others(x: Any) -> None:
+    """Tries to go back through what another context's message brought."""
+    async with psf.current_cluster().dist_autograd() as ctx:
+        await ctx.backward([(x * 1.0).sum()])
+
+
+weight = nn.Parameter(np.ones(1))
+
+
+@psf.remote
+def with_a_lock() -> Any:
+    return weight * 2.0, threading.Lock()
+
+
+@psf.remote
 async def each_of(values: Any) -> AsyncIterator[Any]:
     for value in values:
         yield value
