@@ -53,6 +53,9 @@ class Routes(Protocol):
     def over(self, errand: Errand) -> None:
         """It has its outcome."""
 
+    def trouble(self, name: str) -> str:
+        """Why a member that is being dialled can't be reached, if that is known."""
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs work that ends with the process's agent."""
 
@@ -240,7 +243,8 @@ class Errand:
 
     def _expire(self) -> None:
         text = f"no connection to {self.name} was made before the deadline of a call passed"
-        self.fail(DeadlineExceeded(text if self.error is None else f"{text}; it was lost: {self.error}"))
+        why = self.routes.trouble(self.name) or (f"it was lost: {self.error}" if self.error else "")
+        self.fail(DeadlineExceeded(f"{text}: {why}" if why else text))
 
     async def _take(self, value: Any, arriving: Journey) -> None:
         """What came with the reply takes its place before the caller sees it."""

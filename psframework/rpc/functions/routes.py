@@ -13,6 +13,10 @@ from psframework.rpc.session.agent import Agent
 from psframework.rpc.session.loopback import Loopback
 
 
+DIAL_SECONDS = 30.0
+"""How long a member that is said to live is dialled, also for calls that have no deadline."""
+
+
 class Address(NamedTuple):
     """Where a live member is.
 
@@ -113,6 +117,10 @@ class Routes:
         """An errand has its outcome."""
         self._open.pop(errand, None)
 
+    def trouble(self, name: str) -> str:
+        """Why a member that is being dialled can't be reached, if that is known."""
+        return self._agent.trouble(name)
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs work that ends with the agent."""
         self._agent.spawn(work)
@@ -192,7 +200,7 @@ class Routes:
                     name=name,
                     role=address.role,
                     incarnation=address.incarnation,
-                    deadline=latest,
+                    deadline=min(latest, Deadline.after(DIAL_SECONDS)),
                 )
             except (PeerLost, DeadlineExceeded):
                 later = self._latest(name)

@@ -70,6 +70,7 @@ class Agent:
         self._peers: list[Peer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: dict[str, asyncio.Lock] = {}
+        self._dialers: dict[str, Dialer] = {}
         self._dialing: dict[asyncio.Future[Peer], tuple[str, int]] = {}
         self._dead: deque[tuple[str, int]] = deque(maxlen=REMEMBERED_DEAD)
         self._acceptor = Acceptor(identity, security, self._home, self._new_peer, self._is_fenced)
@@ -125,6 +126,11 @@ class Agent:
             if peer.info.name == name and incarnation in (None, peer.info.incarnation):
                 return peer
         return None
+
+    def trouble(self, name: str) -> str:
+        """Why the last attempt to dial a member failed, while it is being dialled; else empty."""
+        dialer = self._dialers.get(name)
+        return dialer.trouble if dialer is not None else ""
 
     async def connect(
         self,
@@ -245,6 +251,7 @@ class Agent:
         if self._closed:  # while it waited for its turn
             raise _closed(target.expected.name)
         dialer = Dialer(target, self.identity, self._security, self._home, self._new_peer)
+        self._dialers[target.expected.name] = dialer
         opened: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(dialer.run(opened, deadline), name=f"psf-session-{target.expected.name}")
         self._tasks.add(task)
@@ -262,7 +269,7 @@ class Agent:
             task.cancel()
             raise
         finally:
-            del self._dialing[opened]
+            del self._dialing[opened], self._dialers[target.expected.name]
 
     def _end_dialing(self, name: str, incarnation: int, error: Callable[[], PeerLost]) -> None:
         for opened, expected in self._dialing.items():

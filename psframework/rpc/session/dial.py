@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 from collections.abc import Callable, Coroutine
@@ -14,7 +15,7 @@ import grpc
 from psframework.errors import DeadlineExceeded, PeerLost, PsfError, WireError
 from psframework.proto.v1.call_pb2 import Chunk
 from psframework.rpc.call import PeerInfo
-from psframework.rpc.deadline import Deadline
+from psframework.rpc.deadline import Deadline, boottime
 from psframework.rpc.security.credentials import Security
 from psframework.rpc.session import frames, handshake
 from psframework.rpc.session.frames import Hello, Identity, Welcome
@@ -27,6 +28,9 @@ CONNECT = "/psframework.proto.v1.CallService/Connect"
 STRIPE = "/psframework.proto.v1.CallService/Stripe"
 FIRST_PAUSE, LONGEST_PAUSE, SHORTEST_TRY = 0.02, 0.25, 0.01
 MANY_SECONDS = 1.5
+TELL_SECONDS = 5.0
+
+log = logging.getLogger("psframework.rpc")
 
 
 class Refused(Exception):
@@ -88,6 +92,9 @@ class Dialer:
         security: what the channels are made with.
         home: what all peers share; its `resume_seconds` bound redialling.
         make_peer: makes the Peer once it is known who answered.
+
+    Attributes:
+        trouble: why the last attempt failed; empty before.
     """
 
     def __init__(
@@ -109,6 +116,7 @@ class Dialer:
         self._session = os.urandom(handshake.SESSION_BYTES)
         self._attempts = 0
         self._peer: Peer | None = None
+        self.trouble = ""
 
     async def run(self, opened: asyncio.Future[Peer], deadline: Deadline) -> None:
         """Opens the session, resolves `opened`, and stays until the session has ended for good."""
@@ -190,7 +198,7 @@ class Dialer:
         await connection.close()
 
     async def _dial(self, deadline: Deadline) -> Connection:
-        pause = FIRST_PAUSE
+        pause, told = FIRST_PAUSE, boottime()
         last: PsfError = DeadlineExceeded("no time was left")
         while True:
             refused: PsfError | None = None
@@ -207,8 +215,13 @@ class Dialer:
                 raise refused
             if not isinstance(last, PeerLost | DeadlineExceeded):
                 raise last
+            lost = self._unreachable(last)
+            self.trouble = str(lost)
             if deadline.remaining() < SHORTEST_TRY:
-                raise self._unreachable(last)
+                raise lost
+            if boottime() - told > TELL_SECONDS:
+                told = boottime()
+                log.warning("%s; trying again", lost)
             left = deadline.remaining() - SHORTEST_TRY / 2
             await asyncio.sleep(min(pause * random.uniform(0.7, 1.0), left))
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -56,6 +56,9 @@ class Routes:
     def over(self, errand: Errand) -> None:
         self.ended.append(errand)
 
+    def trouble(self, name: str) -> str:
+        return ""
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.task = asyncio.create_task(work)
 

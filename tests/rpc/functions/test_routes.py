@@ -8,7 +8,9 @@ import pytest
 from crew import Crew, until
 
 from psframework.errors import DeadlineExceeded, PeerLost
+from psframework.rpc.functions import routes
 from psframework.rpc.functions.routes import Address
+from psframework.rpc.session import dial
 
 
 def nowhere() -> str:
@@ -101,3 +103,23 @@ async def test_who_a_message_goes_to(crew: Crew) -> None:
     info = routes.info("bob")
     assert info is not None and info.incarnation == bob.agent.identity.incarnation
     assert routes.info("ann") == ann.agent.identity and routes.info("nobody") is None
+
+
+async def test_whoever_can_not_be_reached_is_named_with_address_and_cause(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong --advertise, or a firewall: the member lives, and nobody gets there."""
+    monkeypatch.setattr(routes, "DIAL_SECONDS", 1.5)
+    monkeypatch.setattr(dial, "TELL_SECONDS", 0.5)
+    ann, address = await crew.hire("ann"), nowhere()
+    crew.book.known["bob"] = Address([address], "worker", 77)
+    short = ann.remote.rpc_async("bob", called.add, (1, 2), timeout=0.7)
+    endless = ann.remote.rpc_async("bob", called.add, (1, 2), timeout=0)
+    with pytest.raises(DeadlineExceeded, match=rf"no connection to bob .*{address}.*[Cc]onnection refused"):
+        await short
+    async with asyncio.timeout(10):
+        with pytest.raises(PeerLost, match=rf"bob at {address}.*[Cc]onnection refused") as lost:
+            await endless
+    assert not lost.value.may_have_run and not ann.remote.outstanding()
+    told = [record.getMessage() for record in caplog.records if address in record.getMessage()]
+    assert 1 <= len(told) <= 3 and "refused" in told[0]
