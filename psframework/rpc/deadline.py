@@ -74,6 +74,9 @@ class Deadline:
 Deadline.NEVER = Deadline(math.inf)
 
 
+FEW_TICKS: Final = 64
+
+
 class TimerWheel:
     """Times at which numbered calls expire: adding and removing are a set operation each.
 
@@ -89,6 +92,7 @@ class TimerWheel:
         self._granularity = granularity
         self._ticks: dict[int, set[int]] = {}
         self._order: list[int] = []
+        self._sweep_at = FEW_TICKS
 
     def __len__(self) -> int:
         return sum(map(len, self._ticks.values()))
@@ -98,6 +102,8 @@ class TimerWheel:
         tick = int(at / self._granularity) + 1
         keys = self._ticks.get(tick)
         if keys is None:
+            if len(self._ticks) >= self._sweep_at:
+                self._sweep()
             self._ticks[tick] = {key}
             heapq.heappush(self._order, tick)
         else:
@@ -109,6 +115,12 @@ class TimerWheel:
         keys = self._ticks.get(tick)
         if keys is not None:
             keys.discard(key)
+
+    def _sweep(self) -> None:
+        """Forgets ticks whose calls have all ended: with distant deadlines they would pile up till then."""
+        self._ticks = {tick: keys for tick, keys in self._ticks.items() if keys}
+        self._order = sorted(self._ticks)
+        self._sweep_at = max(FEW_TICKS, 2 * len(self._ticks))
 
     def next_at(self) -> float | None:
         """When `expired` should be called next; None if nothing waits."""

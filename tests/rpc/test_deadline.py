@@ -71,3 +71,13 @@ def test_the_wheel_says_when_to_look_next() -> None:
     assert wheel.next_at() == 8.0
     assert wheel.expired(8.0) == [2]
     assert wheel.next_at() is None
+
+
+def test_calls_that_ended_long_before_their_deadlines_leave_nothing() -> None:
+    wheel = TimerWheel()
+    stays = [wheel.add(-number, 5000.0 + number) for number in range(100)]
+    for call in range(100_000):
+        wheel.discard(call, wheel.add(call, 86_400.0 + call / 100))
+        assert len(wheel._ticks) <= 300 and len(wheel._order) <= 300
+    assert wheel.next_at() == stays[0] * 0.01
+    assert sorted(wheel.expired(6000.0)) == [-number for number in range(99, -1, -1)]
