@@ -1,9 +1,11 @@
 """Who gets into a worker with certificates: real processes, real TLS, and words that say what was wrong."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -28,6 +30,7 @@ from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey
 
 SECONDS = 10.0
+BRIEF = 6 / 86_400  # days
 DESCRIBE = "/psframework.proto.v1.RemoteService/Describe"
 INVOKE = "/psframework.proto.v1.RemoteService/Invoke"
 
@@ -189,7 +192,7 @@ async def test_other_papers(site: Site, papers: str | None, words: str) -> None:
 
 
 async def test_an_expired_certificate(site: Site) -> None:
-    """We don't even begin with one; a stranger's program does, and the worker refuses it."""
+    """We do not even begin with one; a program of a stranger does, and the worker closes the connection."""
     expired = site.folder / "expired"
     with pytest.raises(ConfigurationError, match=r"expired/cert\.pem expired on .*: issue it anew"):
         async with psf.connect(site.coordinator.address, tls=expired):
@@ -199,7 +202,7 @@ async def test_an_expired_certificate(site: Site) -> None:
     channel = grpc.aio.secure_channel(
         site.worker.address, grpc.ssl_channel_credentials(*pems), options=target
     )
-    with pytest.raises((PeerLost, PermissionDenied), match="look at the certificates"):
+    with pytest.raises((PeerLost, PermissionDenied), match="worker-0: connection lost"):
         await site.stub(channel, DESCRIBE, DescribeRequest())
 
 
@@ -212,3 +215,16 @@ async def test_who_is_no_worker_is_not_believed_to_be_one(site: Site) -> None:
         target = {"name": "worker-0", "role": "worker", "deadline": Deadline.after(1.5)}
         with pytest.raises(PermissionDenied, match=r"TLS refused the connection .*certificate"):
             await agent.connect([site.coordinator.address], **target)
+
+
+async def test_a_certificate_that_expires_while_the_process_runs(site: Site) -> None:
+    """Sessions that are open go on; a new one is refused at once, in words, and made with a renewed one."""
+    folder = certificates.issue(site.folder / "certs", "trainer", out=site.folder / "brief", days=BRIEF)
+    until = certificates.describe(folder / "cert.pem").not_after
+    async with psf.connect(site.coordinator.address, tls=folder, name="brief") as cluster:
+        await asyncio.sleep((until - datetime.now(UTC)).total_seconds() + 0.1)
+        async with asyncio.timeout(5):
+            with pytest.raises(PermissionDenied, match=r"brief/cert\.pem, expired on .*: issue it anew"):
+                await cluster.rpc_async("worker-0", functions.add, (1, 2), timeout=0)
+        certificates.issue(site.folder / "certs", "trainer", out=folder)
+        assert await cluster.rpc_async("worker-0", functions.add, (1, 2), timeout=SECONDS) == 3

@@ -12,7 +12,6 @@ from psframework.rpc.functions.errand import Callee, Errand
 from psframework.rpc.session.agent import Agent
 from psframework.rpc.session.loopback import Loopback
 
-
 DIAL_SECONDS = 30.0
 """How long a member that is said to live is dialled, also for calls that have no deadline."""
 

@@ -105,7 +105,7 @@ def issue(
     hosts: Sequence[str] = (),
     *,
     out: str | Path | None = None,
-    days: int = LEAF_DAYS,
+    days: float = LEAF_DAYS,
 ) -> Path:
     """Issues a certificate, and puts what a service needs for `--tls-dir` into one folder.
 

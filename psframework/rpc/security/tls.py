@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
-from psframework.errors import ConfigurationError
+from psframework.errors import ConfigurationError, PermissionDenied
 from psframework.observe.logs import get_logger
 from psframework.rpc.security.certificates import CA_CERT, CERT, KEY, info_of, load_certificates, read_file
 from psframework.rpc.security.identity import Identity
@@ -32,6 +32,7 @@ class TlsPems:
     certificate: bytes
     key: bytes = field(repr=False)
     identity: Identity
+    until: datetime
 
 
 class TlsFiles:
@@ -68,8 +69,18 @@ class TlsFiles:
             return self._loaded[1]
 
     def client_credentials(self) -> grpc.ChannelCredentials:
-        """Credentials of a new channel, from the files as they are now."""
+        """Credentials of a new channel, from the files as they are now.
+
+        Raises:
+            ConfigurationError: as `load`.
+            PermissionDenied: our certificate has expired since it was loaded: nobody would take it.
+        """
         pems = self.load()
+        if datetime.now(UTC) > pems.until:
+            raise PermissionDenied(
+                f"our own certificate, {self.directory / CERT}, expired on {pems.until:%Y-%m-%d %H:%M} UTC: issue "
+                "it anew into the same folder, and this process takes it up"
+            )
         return grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
 
     def server_credentials(self) -> grpc.ServerCredentials:
@@ -136,7 +147,13 @@ def _check(directory: Path) -> TlsPems:
         raise ConfigurationError(
             f"{certificate_path} names no role (psf://cluster/role/name): make it with `psf certs issue`"
         )
-    return TlsPems(read_file(authority_path), read_file(certificate_path), read_file(key_path), who)
+    return TlsPems(
+        read_file(authority_path),
+        read_file(certificate_path),
+        read_file(key_path),
+        who,
+        leaf.not_valid_after_utc,
+    )
 
 
 def _load_key(path: Path) -> PrivateKeyTypes:
