@@ -99,7 +99,7 @@ def stream(fn: Pickled, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
 def _unpack(fn: Pickled) -> Any:
     if not _consents:
         error = PermissionDenied(
-            f"this process runs no pickled functions ({fn.name}): start it with --cloudpickle, if its callers "
+            f"this process runs no pickled functions ({fn.name}): start it with --cloudpickle if its callers "
             "may run any code there, or register the function with @psf.remote"
         )
         caller = current_caller()
