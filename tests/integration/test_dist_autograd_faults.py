@@ -49,8 +49,11 @@ async def knows_contexts(stage: Stage, name: str) -> bool:
 
 
 async def through(stage: Stage, last: Any, name: str = W2) -> Tensor:
-    """A loss over three workers; `last`, at `name`, comes first in its backward."""
-    y = await stage.cluster.rpc_async(W0, functions.twice, (leaf(1.0, 2.0),))
+    """A loss over three workers; `last`, at `name`, comes first in its backward.
+
+    Its tensors have a size of their own: that what is as large was short so far keeps nothing in the loop.
+    """
+    y = await stage.cluster.rpc_async(W0, functions.twice, (leaf(1.0, 2.0, 3.0, 4.0, 5.0),))
     z = await stage.cluster.rpc_async(W1, functions.forward_to, ([W0], y))
     return (await stage.cluster.rpc_async(name, last, (z,))).sum()
 
@@ -194,7 +197,7 @@ SCRIPT = """
     async def main():
         async with psf.connect(sys.argv[1], token=sys.argv[2], name="creator") as cluster:
             async with cluster.dist_autograd() as ctx:
-                x = psf.tensor(np.ones(2), requires_grad=True)
+                x = psf.tensor(np.ones(7), requires_grad=True)
                 y = await cluster.rpc_async("worker-0", functions.forward_to, (["worker-1"], x))
                 print("made", flush=True)
                 await ctx.backward([(await cluster.rpc_async("worker-2", functions.slow, (y,))).sum()])
