@@ -14,6 +14,7 @@ from functools import total_ordering
 from typing import ClassVar, Final
 
 Clock = Callable[[], float]
+FOREVER: Final = 1e9  # 31 years; microseconds of much more fit into no message
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -40,8 +41,8 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None, *, clock: Clock = boottime) -> Deadline:
-        """The deadline `seconds` from now; None means that there is none."""
-        if seconds is None or seconds == math.inf:
+        """The deadline `seconds` from now; None, or more than anybody will wait for, means that there is none."""
+        if seconds is None or seconds >= FOREVER:
             return cls.NEVER
         return cls(clock() + seconds, clock)
 

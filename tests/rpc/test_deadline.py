@@ -1,7 +1,9 @@
 """Deadlines shrink, compare and never wait for ever; the wheel never expires a call early."""
 
 import math
+import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,3 +83,9 @@ def test_calls_that_ended_long_before_their_deadlines_leave_nothing() -> None:
         assert len(wheel._ticks) <= 300 and len(wheel._order) <= 300
     assert wheel.next_at() == stays[0] * 0.01
     assert sorted(wheel.expired(6000.0)) == [-number for number in range(99, -1, -1)]
+
+
+@pytest.mark.parametrize("seconds", [1e9, 1e300, sys.maxsize, 10**400, math.inf])
+def test_what_nobody_will_wait_for_is_no_deadline(seconds: float) -> None:
+    assert Deadline.after(seconds) is Deadline.NEVER
+    assert Deadline.after(1e8).seconds() == pytest.approx(1e8)

@@ -158,7 +158,7 @@ class Errand:
                 deadline=self.deadline,
                 answer=self,
             )
-        except PsfError as error:
+        except Exception as error:
             self._pending = None
             self.set_exception(error)
         if self.parts and not self.idempotent:

@@ -78,8 +78,8 @@ class TlsFiles:
         pems = self.load()
         if datetime.now(UTC) > pems.until:
             raise PermissionDenied(
-                f"our own certificate, {self.directory / CERT}, expired on {pems.until:%Y-%m-%d %H:%M} UTC: issue "
-                "it anew into the same folder, and this process takes it up"
+                f"our own certificate, {self.directory / CERT}, expired on {pems.until:%Y-%m-%d %H:%M} UTC: "
+                "issue it anew into the same folder, and this process takes it up"
             )
         return grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
 

@@ -197,3 +197,11 @@ async def test_what_came_with_a_reply_takes_its_place_first() -> None:
     assert not errand.future.done()
     gate.set()
     assert await errand.future == "x"
+
+
+async def test_whatever_is_wrong_with_it_ends_it() -> None:
+    errand, routes = make()
+    errand.leave(Callee(ValueError("no such number of microseconds")))
+    assert errand.done() and errand.journey.outcome is Outcome.REFUSED and routes.ended == [errand]
+    with pytest.raises(ValueError, match="microseconds"):
+        await errand.future

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+import sys
 import threading
 import time
 from contextlib import AsyncExitStack
@@ -522,3 +523,12 @@ async def test_a_slow_sync_function_holds_nobody_up(pair: tuple[Remote, Worker])
     assert not slow.done() and threading.active_count() < 40
     called.gate.set()
     await slow
+
+
+@pytest.mark.parametrize("timeout", [sys.maxsize, 1e300])
+async def test_a_timeout_that_no_message_can_say(pair: tuple[Remote, Worker], timeout: float) -> None:
+    remote, _ = pair
+    for to in ("bob", "ann"):
+        assert await remote.rpc_async(to, called.add, (1, 2), timeout=timeout) == 3
+        assert [item async for item in remote.rpc_stream(to, called.count, (2,), timeout=timeout)] == [0, 1]
+    await until(lambda: not remote.outstanding())
