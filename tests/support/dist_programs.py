@@ -154,7 +154,7 @@ class Draft:
     def __init__(self, random: Random, places: list[str], arguments: str, use_all: bool) -> None:
         self.random = random
         self.places = places
-        self.kinds = list(arguments)  # of each value: "t"ensor, "r"eference, "l"ist (only its items are used)
+        self.kinds = list(arguments)  # of each value: tensor, reference, or list (only its items are used)
         self.steps: list[Any] = []
         self.used: set[int] = set()
         self.use_all = use_all
