@@ -27,6 +27,7 @@ async def build(parts: Parts[WorkerSettings]) -> None:
         parts.listed.extend(OFFERED)
     parts.on_drain.append(remoting.drain)
     parts.unfinished.append(lambda: remoting.functions.streams)
+    parts.unfinished.append(lambda: remoting.executor.running)  # also those that nobody waits for any more
 
     async def joined(agent: Agent) -> None:
         if parts.membership is not None:

@@ -41,7 +41,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None, *, clock: Clock = boottime) -> Deadline:
-        """The deadline `seconds` from now; None, or more than anybody will wait for, means that there is none."""
+        """The deadline `seconds` from now; None, or more than anybody waits, means that there is none."""
         if seconds is None or seconds >= FOREVER:
             return cls.NEVER
         return cls(clock() + seconds, clock)

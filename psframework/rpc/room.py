@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from psframework.errors import ResourceExhausted
 
 AT_ONCE: Final = 32
-PUT_OFF: Final = object()
 
 
 class Room:
@@ -62,10 +60,6 @@ class Room:
         self.held -= nbytes
         if not self.is_full:
             self._cleared.set()
-
-    def begin(self, run: Callable[[], Any]) -> Any:
-        """Runs a function, in any thread; or returns PUT_OFF, if what ran before it has filled the room."""
-        return PUT_OFF if self.is_full else run()
 
     async def cleared(self) -> None:
         """Waits until there is room."""

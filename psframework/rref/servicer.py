@@ -129,13 +129,13 @@ class RRefService:
         self, function: Function, request: InvokeRequest, call: Call, *, views: bool = True
     ) -> Any:
         executor, payload = self._remote.executor, call.payload
-        with executor.admit(function, call.peer, sum(payload.sizes)):
+        with executor.admit(function, call.peer, sum(payload.sizes), call.room) as admission:
             parts = await payload.whole() if payload.sizes else []
             args, kwargs, waiting = take_arguments(request, parts, call, executor, views=views)
             if waiting is not None:
                 args, kwargs = await waiting
             running = Running(caller_of(request, call), call.deadline)
-            return await executor.call(function, args, kwargs, running, call.room)
+            return await executor.call(function, args, kwargs, running, admission)
 
     def _entry(self, request: pb.CreateRequest, call: Call) -> Entry:
         """The new value: its caller's, or (without a fork) one of this process, which has it already."""

@@ -8,6 +8,7 @@ whatever they are; they never end the service.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import time
@@ -23,8 +24,9 @@ from psframework.rpc.functions import context
 from psframework.rpc.functions.context import Running
 from psframework.rpc.functions.function_stats import End, FunctionStats
 from psframework.rpc.functions.pool import ThreadPool
+from psframework.rpc.functions.thread_call import PUT_OFF, ThreadCall
 from psframework.rpc.registry import Entry, Kind, find
-from psframework.rpc.room import PUT_OFF, Room
+from psframework.rpc.room import Room
 from psframework.rpc.security import audit
 from psframework.rpc.security.allow import EVERYONE, AllowList
 from psframework.rpc.status import detail_to_error, error_to_detail
@@ -54,23 +56,43 @@ class ExecuteOptions:
 
 
 class Admission:
-    """A call that was counted in; leaving the block counts it out."""
+    """A call that was counted in; leaving the block counts it out.
 
-    __slots__ = ("_began", "_executor", "_nbytes", "_stats")
+    One whose function goes on in its thread after its caller gave up is counted out when that ends.
 
-    def __init__(self, executor: Executor, stats: FunctionStats, nbytes: int) -> None:
+    Attributes:
+        room: for the result; None where it needs none.
+        goes_on: whether leaving the block is not the end of the call.
+    """
+
+    __slots__ = ("_began", "_executor", "_nbytes", "_stats", "goes_on", "room")
+
+    def __init__(
+        self, executor: Executor, stats: FunctionStats, nbytes: int, room: Room | None = None
+    ) -> None:
+        self.room = room
         self._executor = executor
         self._stats = stats
         self._nbytes = nbytes
+        self.goes_on = False
         stats.begin()
         self._began = time.perf_counter()
 
-    def __enter__(self) -> None:
-        pass
+    def ended(self) -> None:
+        """What went on has ended. May be called in any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody counts any more
+            self._executor.loop.call_soon_threadsafe(self._leave, asyncio.CancelledError)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self.goes_on:
+            self._leave(kind)
+
+    def _leave(self, kind: type[BaseException] | None) -> None:
         self._executor.leave(self._nbytes)
         end = End.RETURNED
         if kind is not None:
@@ -103,6 +125,7 @@ class Executor:
         self._bytes = 0
         self._running = 0
         self._pool: ThreadPool | None = None
+        self.loop: asyncio.AbstractEventLoop
 
     @property
     def pool(self) -> ThreadPool:
@@ -123,6 +146,7 @@ class Executor:
 
     async def __aenter__(self) -> Self:
         self._pool = ThreadPool(self._options.threads)
+        self.loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
@@ -161,8 +185,8 @@ class Executor:
             self._of(entry.name).refused += 1
             raise
 
-    def admit(self, entry: Entry, peer: PeerInfo, nbytes: int = 0) -> Admission:
-        """Counts a call in; out again when the block of what is returned is left.
+    def admit(self, entry: Entry, peer: PeerInfo, nbytes: int = 0, room: Room | None = None) -> Admission:
+        """Counts a call in, which begins once there is `room`; leaving the block of what it returns is its end.
 
         Raises:
             ResourceExhausted: too many calls, or too many bytes of arguments, are here already.
@@ -184,7 +208,7 @@ class Executor:
             raise full
         self._running += 1
         self._bytes += nbytes
-        return Admission(self, self._of(entry.name), nbytes)
+        return Admission(self, self._of(entry.name), nbytes, room)
 
     def leave(self, nbytes: int) -> None:
         """For the Admission: a call has ended."""
@@ -199,9 +223,9 @@ class Executor:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         running: Running,
-        room: Room | None = None,
+        admission: Admission,
     ) -> Any:
-        """Runs a function and returns what it returns; it begins once the caller has `room` for results.
+        """Runs a function and returns what it returns.
 
         Cancelling: an async function is cancelled; a sync one that waits for a thread never runs, and one
         that runs is left to its end, its result dropped.
@@ -214,15 +238,15 @@ class Executor:
         context.enter(running)
         try:
             if entry.kind is Kind.COROUTINE:
-                if room is not None and room.is_full:
-                    await room.cleared()
+                if admission.room is not None and admission.room.is_full:
+                    await admission.room.cleared()
                 return await entry.target(*args, **kwargs)
             if entry.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
                 raise ArgumentError(
                     f"{entry.name} is a generator: call it with cluster.rpc_stream, or rref.rpc_stream()"
                 )
             run = partial(entry.target, *args, **kwargs)
-            result = await self._in_thread(run, entry.name, room)
+            result = await self._in_thread(run, entry.name, admission)
             return await result if isinstance(result, CoroutineType) else result
         except BaseException as error:
             if may_be_raised(error):
@@ -259,18 +283,20 @@ class Executor:
         finally:
             running.over()
 
-    async def _in_thread(self, run: Callable[[], Any], label: str, room: Room | None) -> Any:
-        where = contextvars.copy_context()
-        if room is None:
-            return await self.pool.submit(run, where, label)
-        begin = partial(room.begin, run)
-        result = await self.pool.submit(begin, where, label)
-        if result is PUT_OFF:
-            async with room.turns:
-                while result is PUT_OFF:
-                    await room.cleared()
-                    result = await self.pool.submit(begin, where, label)
-        return result
+    async def _in_thread(self, run: Callable[[], Any], label: str, admission: Admission) -> Any:
+        where, room = contextvars.copy_context(), admission.room
+        call = ThreadCall(run, room)
+        try:
+            result = await self.pool.submit(call, where, label)
+            if result is PUT_OFF and room is not None:
+                async with room.turns:
+                    while result is PUT_OFF:
+                        await room.cleared()
+                        result = await self.pool.submit(call, where, label)
+            return result
+        except asyncio.CancelledError:
+            admission.goes_on = call.give_up(admission.ended)
+            raise
 
     # Figures
 

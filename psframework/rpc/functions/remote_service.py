@@ -90,13 +90,14 @@ class RemoteService:
         executor = self.executor
         entry = executor.allow(request.function, call.peer)
         payload = call.payload
-        with executor.admit(entry, call.peer, sum(payload.sizes) if payload.sizes else 0):
+        nbytes = sum(payload.sizes) if payload.sizes else 0
+        with executor.admit(entry, call.peer, nbytes, call.room) as admission:
             parts = await payload.whole() if payload.sizes else []
             args, kwargs, waiting = take_arguments(request, parts, call, executor)
             if waiting is not None:
                 args, kwargs = await waiting
             running = Running(caller_of(request, call), call.deadline)
-            result = await executor.call(entry, args, kwargs, running, call.room)
+            result = await executor.call(entry, args, kwargs, running, admission)
         del args, kwargs, parts
         reply = InvokeReply()
         self.give(result, call, reply.value)

@@ -59,7 +59,7 @@ class Stream:
         self,
         items: AsyncIterator[Any],
         pack: Callable[[Any], Awaitable[Packed]],
-        admission: AbstractContextManager[None],
+        admission: AbstractContextManager[object],
     ) -> None:
         """Runs the generator to its end; the body of a task."""
         self._began = True

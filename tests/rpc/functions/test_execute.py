@@ -57,7 +57,8 @@ async def test_functions_run_in_their_context(executor: Executor) -> None:
         return coroutine(x)
 
     async def run(target: Callable[..., Any]) -> Any:
-        return await executor.call(entry(target), (1,), {}, RUNNING)
+        with executor.admit(entry(target), PEER) as admission:
+            return await executor.call(entry(target), (1,), {}, RUNNING, admission)
 
     for target, main in ((sync, False), (coroutine, True), (hidden, True)):
         assert await asyncio.create_task(run(target)) == (1, "ann", "yes", main)
@@ -96,8 +97,9 @@ async def test_rules_and_roles() -> None:
 
 
 async def test_an_executor_that_is_not_open() -> None:
+    closed = Executor()
     with pytest.raises(PsfError, match="not open"):
-        await Executor().call(entry(void), (1,), {}, RUNNING)
+        await closed.call(entry(void), (1,), {}, RUNNING, closed.admit(entry(void), PEER))
 
 
 async def test_names_are_bounded(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from crew import Crew, until
 
-from psframework.errors import ResourceExhausted, WireError
+from psframework.errors import DeadlineExceeded, ResourceExhausted, WireError
 from psframework.proto.v1.remote_pb2 import (
     DescribeReply,
     DescribeRequest,
@@ -180,3 +180,24 @@ async def test_far_too_many_results_are_refused(crew: Crew) -> None:
     arrived = await asyncio.gather(*results, return_exceptions=True)
     assert 16 <= sum(not isinstance(result, Exception) for result in arrived) <= 24
     await until(lambda: bob.agent.peers[0].room.held == 0)
+
+
+async def test_a_sync_function_that_nobody_waits_for_counts_until_it_has_ended(crew: Crew) -> None:
+    limits = ExecuteOptions(threads=2, max_calls=3, max_bytes=3 * MIB)
+    ann, bob = await crew.hire("ann"), await crew.hire("bob", limits=limits)
+    executor = bob.service.executor
+    late = [
+        ann.remote.rpc_async("bob", called.wait_for_gate, (np.zeros(MIB, np.uint8),), timeout=0.2)
+        for _ in range(3)
+    ]
+    for call in late:
+        with pytest.raises(DeadlineExceeded):
+            await call
+    await until(lambda: executor.running == 2)  # no thread had taken the third
+    assert executor.stats["called.wait_for_gate"].running == 2
+    with pytest.raises(ResourceExhausted, match=f"2 calls with {2 * MIB} bytes"):
+        await ann.remote.rpc_async("bob", called.add, (np.zeros(2 * MIB, np.uint8),))
+    called.gate.set()
+    await until(lambda: executor.running == 0)
+    assert executor.stats["called.wait_for_gate"].running == 0
+    assert await ann.remote.rpc_async("bob", called.echo, (7,)) == 7
