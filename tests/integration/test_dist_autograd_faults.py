@@ -1,6 +1,8 @@
 """Distributed autograd when something goes wrong: all stop, nothing is left, and the next context works."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -200,7 +202,8 @@ SCRIPT = """
                 x = psf.tensor(np.ones(7), requires_grad=True)
                 y = await cluster.rpc_async("worker-0", functions.forward_to, (["worker-1"], x))
                 print("made", flush=True)
-                await ctx.backward([(await cluster.rpc_async("worker-2", functions.slow, (y,))).sum()])
+                if sys.argv[4] == "True":
+                    await ctx.backward([(await cluster.rpc_async("worker-2", functions.slow, (y,))).sum()])
                 await asyncio.sleep(60)
 
     if __name__ == "__main__":
@@ -209,7 +212,7 @@ SCRIPT = """
 
 
 async def creator_dies(stage: Stage, folder: Path, *, in_a_backward: bool) -> None:
-    arguments = [stage.local.address, stage.local.token, str(SUPPORT)]
+    arguments = [stage.local.address, stage.local.token, str(SUPPORT), str(in_a_backward)]
     async with program(folder, "creates", SCRIPT, arguments) as creates:
         await creates.line("made")
         if in_a_backward:
@@ -229,6 +232,31 @@ async def test_the_creator_is_killed(stage: Stage, tmp_path: Path) -> None:
 @pytest.mark.soak
 async def test_the_creator_is_killed_in_a_forward(stage: Stage, tmp_path: Path) -> None:
     await creator_dies(stage, tmp_path, in_a_backward=False)
+
+
+@pytest.mark.soak
+async def test_a_worker_sleeps_through_the_end_of_a_context(stage: Stage) -> None:
+    """For less than a lease: it stays a member, and hears of it when it wakes."""
+    pid = stage.local.processes[W2].pid
+    assert pid is not None
+    async with stage.cluster.dist_autograd() as ctx:
+        loss = await through(stage, functions.twice)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises((PeerLost, DeadlineExceeded)):
+                await ctx.backward([loss], timeout=1.0)
+            await stage.clean_elsewhere([W0, W1])
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    await until(lambda: answers(stage, W2))
+    await stage.clean(seconds=12)
+
+
+async def answers(stage: Stage, name: str) -> bool:
+    try:
+        return bool(await stage.outside(name, functions.pid) == stage.local.processes[name].pid)
+    except PeerLost:
+        return False
 
 
 # From here on workers are missing

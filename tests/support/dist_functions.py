@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -294,6 +295,11 @@ def contexts_in_memory() -> int:
 def remembered() -> int:
     """How many contexts that have ended this process remembers one by one."""
     return psf.current_cluster().dist.contexts.remembered
+
+
+@psf.remote
+def pid() -> int:
+    return os.getpid()
 
 
 @psf.remote
