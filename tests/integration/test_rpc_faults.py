@@ -18,6 +18,7 @@ Every row of CASES "RPC, RRef", and where it is tested:
 - pytorch#45089, a blocked main thread: test_a_loop_that_is_held_keeps_its_lease
 - pytorch#41614, #39340, start and stop: test_twenty_times_in_one_process
 - monarch#3435, a call that blocks for ever: test_kill_9_of_a_callee
+- pytorch#38513, #27643, distributed autograd: test_dist_autograd_faults.py
 """
 
 import asyncio
