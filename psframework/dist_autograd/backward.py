@@ -19,6 +19,7 @@ from psframework.dist_autograd.pace import Pace
 from psframework.dist_autograd.pairs import Received, Sent
 from psframework.errors import PsfError
 from psframework.proto.v1 import dist_autograd_pb2 as pb
+from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.status import detail_to_error, error_to_detail
 
@@ -81,10 +82,8 @@ class Backward:
                 everything = {message: set(message.orders) for message in messages}
                 sent = [each for each in context.sent.values() if each.node.backward is not None]
                 self._part = LocalPart(context, sent, everything, retain=self.id.retain)
-                self._part.size = len(sent) + len(messages)
             else:
                 self._part = LocalPart(context, found.reached, found.asked, retain=self.id.retain)
-                self._part.size = found.size
         return self._part
 
     # What takes part
@@ -181,10 +180,13 @@ class Backward:
             else:
                 loop.call_soon_threadsafe(self._pass, message, gradients)
 
-        part = self.part
-        nbytes = sum(sent.nbytes for sent, _ in arrived)
+        part, found = self.part, self._discovery
         try:
-            await self._wire.pace.run(("run", part.size, nbytes), _run, part, arrived, leave)
+            if self.id.fast or found.users:
+                await compute(_run, part, arrived, leave)
+            else:
+                kind = "run", found.kind, sum(sent.nbytes for sent, _ in arrived)
+                await self._wire.pace.run(kind, _run, part, arrived, leave)
         except Exception as error:
             raise self._error or _located(error, self._wire.name) from error
 

@@ -7,7 +7,7 @@ their senders. Every node is walked once, so that loops between processes end (P
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from psframework.autograd.engine import FREED, Key
@@ -18,6 +18,9 @@ from psframework.errors import AutogradError, ContextMismatch, WireError
 
 if TYPE_CHECKING:
     from psframework.dist_autograd.context import Context
+
+_USERS = ("psframework.autograd.function", "psframework.autograd.record", "psframework.autograd.recompute")
+"""Modules with rules that run users' code."""
 
 Asked = dict[Received, set[int]]
 """Messages that take part, with the tensors of them that do."""
@@ -32,6 +35,7 @@ class Discovery:
     Attributes:
         reached: messages from here that gradients will come for, with their tensors.
         asked: messages to here that gradients will go back for.
+        users: whether users' code takes part, a Function or a hook: nobody knows how long it takes.
     """
 
     def __init__(self, context: Context) -> None:
@@ -39,11 +43,13 @@ class Discovery:
         self._seen: set[Node] = set()
         self.reached: dict[Sent, set[int]] = {}
         self.asked: Asked = {}
+        self.users = False
+        self._names = 0
 
     @property
-    def size(self) -> int:
-        """How many operations take part here, as far as they were walked."""
-        return len(self._seen)
+    def kind(self) -> Hashable:
+        """The same for graphs of the same operations, as a training loop makes them again and again."""
+        return self._names, len(self._seen)
 
     def from_roots(self, keys: Iterable[Key]) -> Asked:
         """Walks from the roots; returns what is to be asked about.
@@ -75,6 +81,7 @@ class Discovery:
 
     def _walk(self, tops: Iterable[Node]) -> Asked:
         seen, found = self._seen, Asked()
+        names, users = self._names, self.users
         stack = [node for node in tops if node not in seen]
         seen.update(stack)
         while stack:
@@ -84,10 +91,16 @@ class Discovery:
             if type(node) is RecvNode:
                 self._ask(node, found)
                 continue
+            names += hash(node.name)
+            users = users or node.hooks is not None or node.backward.__module__ in _USERS
             for edge in node.edges:
-                if isinstance(edge, Node) and edge not in seen:
-                    seen.add(edge)
-                    stack.append(edge)
+                if isinstance(edge, Node):
+                    if edge not in seen:
+                        seen.add(edge)
+                        stack.append(edge)
+                elif edge is not None and edge.leaf_hooks:
+                    users = True
+        self._names, self.users = names, users
         return found
 
     def _ask(self, node: RecvNode, found: Asked) -> None:

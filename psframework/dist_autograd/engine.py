@@ -38,7 +38,6 @@ class LocalPart:
     Attributes:
         thread: that it runs in at the moment; 0 while it does not.
         done: whether all of it has run.
-        size: how many operations it has, about.
         unused: messages to here that no gradient reached at all.
     """
 
@@ -61,7 +60,6 @@ class LocalPart:
         self._closed = False
         self.thread = 0
         self.done = False
-        self.size = 0
         self.unused: list[Received] = []
         for message in self._due:
             message.runner = self

@@ -1,6 +1,7 @@
 """One process's part of a backward, with a network that the test plays."""
 
 import asyncio
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -227,3 +228,15 @@ async def test_a_freed_graph_is_told_in_discovery(context: Context) -> None:
     with pytest.raises(AutogradError, match="freed"):
         await backward.discover_from(gradients, Deadline.after(5))
     assert not net.discovered and not net.passed
+
+
+async def test_users_code_never_runs_on_the_loop(context: Context) -> None:
+    x = Tensor(np.ones(2), requires_grad=True)
+    threads = []
+    x.register_hook(lambda gradient: threads.append(get_ident()))
+    gradients, heap = start((x * 2.0).sum(), None)
+    backward, _ = begin(context)
+    await backward.discover_from(gradients, Deadline.after(5))
+    backward.start(gradients, heap)
+    await backward.engage(Deadline.after(5))
+    assert len(threads) == 1 and threads[0] != get_ident()

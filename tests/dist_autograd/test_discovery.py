@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from psframework.autograd.engine import start
+from psframework.autograd.function import Function
+from psframework.autograd.recompute import recompute
 from psframework.autograd.tensor import Tensor
 from psframework.dist_autograd.context import Context, Contexts
 from psframework.dist_autograd.discovery import Discovery
@@ -114,3 +116,42 @@ def test_a_tensor_of_another_context(context: Context) -> None:
     _, (foreign,) = came(Contexts(8).open("eve"), 1)
     with pytest.raises(ContextMismatch, match=r"belongs to .*8\.1 of eve, but this is a backward of .*7\.1"):
         Discovery(context).from_roots(keys(foreign.sum()))
+
+
+class Doubled(Function):
+    """Users' code."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return 2 * gradient
+
+
+def test_the_same_operations_are_of_one_kind(context: Context) -> None:
+    x = Tensor(np.ones(2), requires_grad=True)
+    kinds = []
+    for root in ((x * 2.0).sum(), (x * 3.0).sum(), (x + 2.0).sum(), (x * 2.0 * 2.0).sum()):
+        discovery = Discovery(context)
+        discovery.from_roots(keys(root))
+        kinds.append(discovery.kind)
+    assert kinds[0] == kinds[1] and len(set(kinds)) == 3
+
+
+@pytest.mark.parametrize("which", ["ours", "function", "hook", "leaf's hook", "recomputed"])
+def test_users_code_is_noticed(context: Context, which: str) -> None:
+    x = Tensor(np.ones(2), requires_grad=True)
+    y = x * 2.0
+    if which == "function":
+        y = Doubled.apply(y)
+    elif which == "hook":
+        y.register_hook(lambda gradient: None)
+    elif which == "leaf's hook":
+        x.register_hook(lambda gradient: None)
+    elif which == "recomputed":
+        y = recompute(lambda value: value * 3.0, y)
+    discovery = Discovery(context)
+    discovery.from_roots(keys(y.sum()))
+    assert discovery.users == (which != "ours")
