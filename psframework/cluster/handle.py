@@ -78,6 +78,8 @@ class Cluster:
         self._handles: list[Closable] = []
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._hurries = False  # somebody wants the end without waiting, after it began in order
+        self._ended = asyncio.Event()
         self._finishing = False  # closed, but what runs here for others may still call
 
     def __repr__(self) -> str:
@@ -306,9 +308,15 @@ class Cluster:
             timeout: seconds for that.
 
         Raises:
+            ArgumentError: this is a remote function: only the program that connected may end its connection.
             DeadlineExceeded: it has left, but not everything was answered in time; names the members that did
                 not answer.
         """
+        if runs_for_a_call():
+            raise ArgumentError(
+                "shutdown() in a remote function would end its process under the calls that it serves, this "
+                "one too: return, and let the program that connected leave"
+            )
         late = await self._end(timeout if graceful else None, wait=graceful)
         if late:
             raise DeadlineExceeded(f"{self.name} has left, but was not done after {timeout:g} s: {late}")
@@ -326,6 +334,8 @@ class Cluster:
     async def _end(self, timeout: float | None, *, wait: bool) -> str:
         """Ends everything, at most `timeout` seconds for the orderly part; returns what was late, as text."""
         if self._closed:
+            self._hurries |= not wait
+            await self._ended.wait()
             return ""
         self._closed = True
         late = ""
@@ -340,14 +350,17 @@ class Cluster:
         finally:
             await self._remote.close()
             await self.agent.close()
-            await self.membership.leave(_GOODBYE_SECONDS if timeout is not None else 0.1)
+            try:
+                await self.membership.leave(_GOODBYE_SECONDS if timeout is not None else 0.1)
+            finally:
+                self._ended.set()
         return late
 
     async def _finish(self, end: Deadline) -> str:
         """Waits for the calls made and served here, and lets go of all references; returns what was late."""
         self._finishing = True
         try:
-            while (late := self._open_calls()) and not end.expired:  # noqa: ASYNC110 (they are of many)
+            while (late := self._open_calls()) and not (end.expired or self._hurries):  # noqa: ASYNC110 (they are of many)
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
             self._finishing = False

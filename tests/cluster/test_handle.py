@@ -224,3 +224,35 @@ async def test_leaving_by_an_error_waits_for_no_call(workers: LocalCluster) -> N
     with pytest.raises(ZeroDivisionError):
         await fail()
     assert time.monotonic() - began < 3
+
+
+async def test_a_second_end_waits_for_the_first() -> None:
+    async with local_cluster(workers=1, imports=["remote_functions"]) as local:
+        async with connect(local.address) as cluster:
+            call = cluster.rpc_async("worker-0", functions.sleep, (1.0,))
+            await cluster.rpc_async("worker-0", functions.pid)
+            ending = asyncio.create_task(cluster.shutdown())
+            await asyncio.sleep(0)
+        assert await call is not None  # leaving the block did not cut it short
+        await ending
+        async with connect(local.address) as cluster:
+            endless = cluster.rpc_async("worker-0", functions.sleep, (60.0,))
+            ending = asyncio.create_task(cluster.shutdown())
+            await asyncio.sleep(0)
+            began = time.monotonic()
+            await cluster.shutdown(graceful=False)  # unless it is told not to wait
+            assert time.monotonic() - began < 10
+            with pytest.raises(PeerLost):
+                await endless
+            with pytest.raises(DeadlineExceeded):
+                await ending
+
+
+async def test_no_function_ends_the_member_that_it_runs_in() -> None:
+    async with (
+        local_cluster(workers=1, imports=["remote_functions"]) as local,
+        connect(local.address) as cluster,
+    ):
+        with pytest.raises(ArgumentError, match="in a remote function"):
+            await cluster.rpc_async("worker-0", functions.end_the_member)
+        assert await cluster.rpc_async("worker-0", functions.add, (1, 2)) == 3

@@ -69,6 +69,12 @@ def where_in_thread() -> tuple[str, str, str]:
 
 
 @psf.remote
+async def end_the_member() -> None:
+    """What no function may do."""
+    await psf.current_cluster().shutdown()
+
+
+@psf.remote
 async def ask(member: str, function: str, *args: Any) -> Any:
     """Calls on: a function of another member, as seen from here."""
     return await psf.current_cluster().rpc_async(member, function, args)
