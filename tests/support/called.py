@@ -87,6 +87,14 @@ def wait_for_gate(key: Any = None) -> Any:
 
 
 @remote
+async def deaf() -> None:
+    """Goes on, whoever cancels it, until the gate is open."""
+    while not gate.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+
+
+@remote
 def sleep(seconds: float) -> float:
     time.sleep(seconds)
     return seconds

@@ -182,9 +182,11 @@ class Remote:
         return errand.future
 
     def outstanding(self) -> dict[str, int]:
-        """How many calls of this process wait for an outcome, by the name of the member."""
+        """How many calls of this process somebody waits for, by the name of the member."""
         counts: dict[str, int] = {}
         for errand in self.routes.open:
+            if errand.future.done():  # given up, and not answered
+                continue
             counts[errand.name] = counts.get(errand.name, 0) + 1
         return counts
 

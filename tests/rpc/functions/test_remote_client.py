@@ -532,3 +532,15 @@ async def test_a_timeout_that_no_message_can_say(pair: tuple[Remote, Worker], ti
         assert await remote.rpc_async(to, called.add, (1, 2), timeout=timeout) == 3
         assert [item async for item in remote.rpc_stream(to, called.count, (2,), timeout=timeout)] == [0, 1]
     await until(lambda: not remote.outstanding())
+
+
+async def test_a_call_that_was_given_up_is_not_outstanding(pair: tuple[Remote, Worker]) -> None:
+    """Its function swallows the cancellation, so it may never be answered."""
+    remote, bob = pair
+    with pytest.raises(DeadlineExceeded):
+        await remote.rpc_async("bob", called.wait_for_gate, timeout=0.1)
+    gone = remote.rpc_async("bob", called.deaf, timeout=0.2)
+    with pytest.raises(DeadlineExceeded):
+        await gone
+    assert bob.service.executor.running and not remote.outstanding()
+    called.gate.set()
