@@ -186,7 +186,7 @@ class Executor:
             raise
 
     def admit(self, entry: Entry, peer: PeerInfo, nbytes: int = 0, room: Room | None = None) -> Admission:
-        """Counts a call in, which begins once there is `room`; leaving the block of what it returns is its end.
+        """Counts a call in, which begins once there is `room`; leaving the block that it returns is its end.
 
         Raises:
             ResourceExhausted: too many calls, or too many bytes of arguments, are here already.

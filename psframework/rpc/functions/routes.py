@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from psframework.errors import DeadlineExceeded, PeerLost, PsfError
+from psframework.errors import DeadlineExceeded, PeerLost, PsfError, ResourceExhausted
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.errand import Callee, Errand
 from psframework.rpc.session.agent import Agent
+from psframework.rpc.session.calls import CALL_BYTES
 from psframework.rpc.session.loopback import Loopback
 
 DIAL_SECONDS = 30.0
@@ -56,6 +58,7 @@ class Routes:
         self.loopback = Loopback(agent.identity, agent.methods, agent.options.backlog_bytes)
         self._known: dict[str, Callee] = {}
         self._opening: dict[str, list[Errand]] = {}
+        self._kept: dict[str, int] = {}  # bytes that these keep, at most
         self._open: dict[Errand, None] = {}
 
     @property
@@ -84,8 +87,9 @@ class Routes:
                 errand.keep()
             errand.leave(callee)
             return
-        errand.keep()
-        self._wait(errand)
+        if self._has_room(errand):
+            errand.keep()
+            self._wait(errand)
 
     def send_to(self, errand: Errand, callee: Callee) -> None:
         """Sends an errand over one session, and no other."""
@@ -141,7 +145,30 @@ class Routes:
             found = self.loopback
         if found is not None:
             self._known[name] = found
+            found.when_lost(partial(self._forget, name, found))
         return found
+
+    def _forget(self, name: str, callee: Callee) -> None:
+        if self._known.get(name) is callee:
+            del self._known[name]
+
+    def _has_room(self, errand: Errand) -> bool:
+        """Whether what waits for a session may take the errand too; else it has failed."""
+        limit, size = self._agent.options.backlog_bytes, _size(errand)
+        kept = self._kept.get(errand.name, 0)
+        if kept + size > limit:  # some of them may have ended
+            kept = sum(map(_size, self._opening.get(errand.name, ())))
+        if kept and size and kept + size > limit:
+            errand.fail(
+                ResourceExhausted(
+                    f"{kept} bytes of calls wait for a connection to {errand.name}, and {limit} may: await "
+                    "some of them before making more",
+                    retry_after=0.1,
+                )
+            )
+            return False
+        self._kept[errand.name] = kept + size
+        return True
 
     def _wait(self, errand: Errand) -> None:
         errand.wait()
@@ -168,6 +195,7 @@ class Routes:
             self._answer(name, callee, None)
 
     def _answer(self, name: str, callee: Callee | None, error: PsfError | None) -> None:
+        self._kept.pop(name, None)
         for errand in self._opening.pop(name, ()):
             if errand.done():
                 continue
@@ -214,6 +242,11 @@ class Routes:
     def _moved(self, name: str, address: Address) -> bool:
         """Whether the member has begun another life meanwhile."""
         return self._directory.address_of(name).incarnation != address.incarnation
+
+
+def _size(errand: Errand) -> int:
+    """Bytes that an errand keeps; none once it has its outcome."""
+    return CALL_BYTES + sum(map(len, errand.parts)) if errand.parts else 0
 
 
 def _lost_again(error: PsfError) -> PsfError:

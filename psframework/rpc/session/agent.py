@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import grpc
 
@@ -69,7 +70,7 @@ class Agent:
         self._home = Home(self.options, MethodTable(services), spawn=self.spawn)
         self._peers: list[Peer] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._dialers: dict[str, Dialer] = {}
         self._dialing: dict[asyncio.Future[Peer], tuple[str, int]] = {}
         self._dead: deque[tuple[str, int]] = deque(maxlen=REMEMBERED_DEAD)

@@ -1,16 +1,22 @@
 """From names to sessions: in order while one is opened, deadlines of what waits, dead and moved members."""
 
 import asyncio
+import gc
 import socket
+from contextlib import AsyncExitStack
 
 import called
+import numpy as np
 import pytest
 from crew import Crew, until
 
-from psframework.errors import DeadlineExceeded, PeerLost
+from psframework.errors import DeadlineExceeded, PeerLost, ResourceExhausted
 from psframework.rpc.functions import routes
 from psframework.rpc.functions.routes import Address
+from psframework.rpc.limits import AgentOptions
 from psframework.rpc.session import dial
+from psframework.rpc.session.peer import Peer
+from psframework.testing.workers import worker
 
 
 def nowhere() -> str:
@@ -123,3 +129,31 @@ async def test_whoever_can_not_be_reached_is_named_with_address_and_cause(
     assert not lost.value.may_have_run and not ann.remote.outstanding()
     told = [record.getMessage() for record in caplog.records if address in record.getMessage()]
     assert 1 <= len(told) <= 3 and "refused" in told[0]
+
+
+async def test_members_that_are_gone_leave_nothing(crew: Crew) -> None:
+    """A worker that calls back whoever came by, each under a name of its own."""
+    bob = await crew.hire("bob")
+    for number in range(5):
+        async with AsyncExitStack() as stack:
+            name = f"visitor-{number}"
+            made = await stack.enter_async_context(worker(name, crew.book, enter=lambda: None))
+            assert await made.remote.rpc_async("bob", called.add, (1, 2)) == 3
+            assert await bob.remote.rpc_async(name, called.add, (1, 2)) == 3
+        await until(lambda: not bob.agent.peers)
+    gc.collect()
+    assert not bob.remote.routes._known and not bob.agent._opening
+    mine = [peer for peer in gc.get_objects() if isinstance(peer, Peer) and "visitor" in peer.info.name]
+    assert not mine
+
+
+async def test_what_waits_for_a_session_is_bounded(crew: Crew) -> None:
+    ann = await crew.hire("ann", options=AgentOptions(backlog_bytes=4 << 20))
+    await crew.hire("bob")
+    sent = [ann.remote.rpc_async("bob", called.echo, (np.full(1 << 20, n, np.uint8),)) for n in range(8)]
+    small = ann.remote.rpc_async("bob", called.add, (1, 2))
+    arrived = await asyncio.gather(*sent, return_exceptions=True)
+    assert [array[0] for array in arrived[:3]] == [0, 1, 2]
+    for error in arrived[4:]:
+        assert isinstance(error, ResourceExhausted) and "wait for a connection to bob" in str(error)
+    assert await small == 3
