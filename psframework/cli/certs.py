@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -65,8 +66,9 @@ def issue(
 
     Example: [bold]psf certs issue trainer --dir certs[/bold]
     """
-    if keep and out is not None and _still_good(out, directory, role, name):
-        print(f"{out} already holds a good certificate")
+    place = certificates.folder_of(directory, role, name) if out is None else out
+    if keep and _still_good(place, directory, (role, name), host or ()):
+        print(f"{place} already holds a good certificate")
         return
     folder = certificates.issue(directory, role, name, host or (), out=out, days=days)
     print(f"wrote {folder}: use it as --tls-dir {folder}, or PSF_TLS_DIR={folder}")
@@ -115,8 +117,8 @@ def _holds(info: CertificateInfo) -> str:
     return f"{dates}\n{info.days_left} days left"
 
 
-def _still_good(folder: Path, authority: Path, role: str, name: str) -> bool:
-    """Whether `folder` has a certificate of that role and name, by that authority, for a month at least."""
+def _still_good(folder: Path, authority: Path, holder: tuple[str, str], hosts: Sequence[str]) -> bool:
+    """Whether `folder` has a certificate of (role, name), by that authority, with these hosts, for a month."""
     try:
         info = certificates.describe(folder / certificates.CERT)
         same_authority = (folder / certificates.CA_CERT).read_bytes() == certificates.read_file(
@@ -126,7 +128,8 @@ def _still_good(folder: Path, authority: Path, role: str, name: str) -> bool:
         return False
     who = (info.identity.role, info.identity.name) if info.identity else None
     lasts = info.not_after - datetime.now(UTC) > timedelta(days=30)
-    return same_authority and who == (role, name) and lasts and (folder / certificates.KEY).exists()
+    fits = same_authority and who == holder and set(hosts) <= set(info.hosts)
+    return fits and lasts and (folder / certificates.KEY).exists()
 
 
 def _files(path: Path) -> list[Path]:

@@ -83,6 +83,18 @@ def test_keep_issues_again_only_when_it_must(tmp_path: Path) -> None:
     assert (out / "ca.pem").read_bytes() == (tmp_path / "ca.pem").read_bytes(), "it was of another authority"
     (out / "cert.pem").write_text("damaged")
     assert issue("--name", "t-0") not in (fourth, b"damaged")
+    fifth = issue("--host", "far.example")
+    assert issue("--host", "far.example") == issue() == fifth
+    assert issue("--host", "far.example", "--host", "10.0.0.7") != fifth, "it lacks a host"
+
+
+def test_keep_looks_where_it_would_write(tmp_path: Path) -> None:
+    run("init", "--dir", tmp_path)
+    for names, folder in (((), "trainer"), (("--name", "t-0"), "trainer-t-0")):
+        run("issue", "trainer", "--dir", tmp_path, "--keep", *names)
+        before = (tmp_path / folder / "cert.pem").read_bytes()
+        run("issue", "trainer", "--dir", tmp_path, "--keep", *names)
+        assert (tmp_path / folder / "cert.pem").read_bytes() == before
 
 
 @pytest.mark.parametrize(

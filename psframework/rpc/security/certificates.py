@@ -139,11 +139,16 @@ def issue(
     builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = builder.add_extension(issuer_key, critical=False).sign(authority_key, hashes.SHA256())
-    folder = Path(out) if out else Path(directory) / (role if name == ANY_NAME else f"{role}-{name}")
+    folder = Path(out) if out else folder_of(directory, role, name)
     _write(folder / KEY, _key_pem(key), 0o600)
     _write(folder / CERT, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     _write(folder / CA_CERT, authority.public_bytes(serialization.Encoding.PEM), 0o644)
     return folder
+
+
+def folder_of(directory: str | Path, role: str, name: str = ANY_NAME) -> Path:
+    """Where `issue` puts the files of a holder unless it is told another folder."""
+    return Path(directory) / (role if name == ANY_NAME else f"{role}-{name}")
 
 
 def describe(path: str | Path) -> CertificateInfo:
