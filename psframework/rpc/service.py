@@ -10,7 +10,7 @@ import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
@@ -58,6 +58,10 @@ class Service(Protocol):
         ...
 
 
+OF_FUNCTIONS: Final = frozenset(f"/psframework.proto.v1.{name}" for name in ("RemoteService", "RRefService"))
+"""Services of every member but those that have a work of their own, such as parameter servers."""
+
+
 class MethodTable:
     """All methods of one process, by path "/service/method".
 
@@ -83,6 +87,10 @@ class MethodTable:
         found = self._methods.get(path)
         if found is not None:
             return found
+        if path.rpartition("/")[0] in OF_FUNCTIONS:
+            raise NotRegistered(
+                "this process runs no functions and keeps no values for others: call a worker"
+            )
         near = difflib.get_close_matches(path[:200], self._methods, n=3)
         hint = (
             f"; near: {', '.join(near)}"

@@ -40,3 +40,9 @@ def test_an_unknown_method_names_near_ones() -> None:
 def test_two_services_of_one_name_are_refused() -> None:
     with pytest.raises(ArgumentError, match="twice"):
         MethodTable([Service(), Service()])
+
+
+@pytest.mark.parametrize("path", ["RemoteService/Describe", "RemoteService/Invoke", "RRefService/ListRRefs"])
+def test_a_process_that_runs_no_functions_says_so(path: str) -> None:
+    with pytest.raises(NotRegistered, match="runs no functions and keeps no values for others"):
+        MethodTable([]).find(f"/psframework.proto.v1.{path}")
