@@ -13,7 +13,7 @@ Every row of CASES "RPC, RRef", and where it is tested:
 - pytorch#45044, #87224, exceptions with two arguments: test_exceptions_whatever_their_constructors_take
 - pytorch#85607, #47461, many workers, started at once: test_thirty_two_workers (soak), test_many.py
 - pytorch#53202, duplicate names: cluster/test_connect.py, test_the_same_name_twice
-- pytorch#24036, #26313, nested calls: rpc/test_remote_client.py, test_nesting_to_depth_64...
+- pytorch#24036, #26313, nested calls: rpc/functions/test_remote_client.py, test_nesting_to_depth_64...
 - pytorch#67626, slow constructors: rref/test_handle.py, test_a_slow_constructor_blocks_nobody
 - pytorch#45089, a blocked main thread: test_a_loop_that_is_held_keeps_its_lease
 - pytorch#41614, #39340, start and stop: test_twenty_times_in_one_process
