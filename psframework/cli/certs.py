@@ -118,7 +118,7 @@ def _holds(info: CertificateInfo) -> str:
 
 
 def _still_good(folder: Path, authority: Path, holder: tuple[str, str], hosts: Sequence[str]) -> bool:
-    """Whether `folder` has a certificate of (role, name), by that authority, with these hosts, for a month."""
+    """Whether `folder` has a certificate of (role, name) by that authority, with the hosts, for a month."""
     try:
         info = certificates.describe(folder / certificates.CERT)
         same_authority = (folder / certificates.CA_CERT).read_bytes() == certificates.read_file(
