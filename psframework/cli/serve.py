@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from psframework.cluster.script import find_modules_here
 from psframework.errors import NotRegistered
 
 CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -30,6 +31,7 @@ def serve(
     ([bold]psf serve parameter-server --help[/bold] lists its flags)
     """
     module = find_service(service)
+    find_modules_here()
     sys.argv = [f"psf serve {service}", *context.args]
     runpy.run_module(module, run_name="__main__", alter_sys=False)
 

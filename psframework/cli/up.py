@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from psframework.cluster.local import LocalCluster, LocalOptions
+from psframework.cluster.script import find_modules_here
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -32,6 +31,8 @@ def up(
 ) -> None:
     """Start a coordinator, parameter-server shards and workers here, and keep them up until Ctrl-C.
 
+    What they print and log appears here. Other processes of the same user find the cluster's token by themselves.
+
     Example: [bold]psf up --parameter-servers 2 --workers 2 --import my_module --bind 127.0.0.1:7070[/bold]
     """
     options = LocalOptions(
@@ -41,9 +42,9 @@ def up(
         workers=workers,
         imports=tuple(imports or ()),
         worker_flags=tuple(flag for rule in allow or () for flag in ("--allow", rule)),
+        on_line=_show,
     )
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # where the user's modules are, as for `python -m`
+    find_modules_here()
     asyncio.run(_serve(options, Console()))
 
 
@@ -65,6 +66,12 @@ async def _serve(options: LocalOptions, console: Console) -> None:
             for watcher in watchers:
                 watcher.cancel()
         print("stopping", flush=True)
+
+
+def _show(name: str, line: str) -> None:
+    """What functions print and services log; their addresses are in the table."""
+    if not line.startswith("serving on "):
+        print(f"{name} | {line}", flush=True)
 
 
 async def _report_end(local: LocalCluster, name: str) -> None:

@@ -7,10 +7,11 @@ functions; other services don't. All bind loopback, and ask for a random token t
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,7 @@ class LocalOptions:
         bind: of the coordinator.
         imports: modules that workers import at their start.
         worker_flags: further flags of each worker.
+        on_line: called with (process, line) for each line that one writes, in a thread of this process.
     """
 
     parameter_servers: int = 0
@@ -45,6 +47,7 @@ class LocalOptions:
     workers: int = 0
     imports: tuple[str, ...] = ()
     worker_flags: tuple[str, ...] = ()
+    on_line: Callable[[str, str], object] | None = None
 
     @property
     def services(self) -> dict[str, tuple[str, list[str], dict[str, str]]]:
@@ -135,7 +138,14 @@ class LocalCluster:
     def _add(
         self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> ServiceProcess:
-        process = self.processes[name] = ServiceProcess(name, module, arguments, environment=environment)
+        told = self._options.on_line
+        process = self.processes[name] = ServiceProcess(
+            name,
+            module,
+            arguments,
+            environment=environment,
+            on_line=functools.partial(told, name) if told is not None else None,
+        )
         return process
 
     def _computing(self) -> int:

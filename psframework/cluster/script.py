@@ -51,6 +51,12 @@ def import_path() -> str:
     return os.pathsep.join(folder for folder in dict.fromkeys(folders) if os.pathsep not in folder)
 
 
+def find_modules_here() -> None:
+    """The command `psf` finds modules in the folder where it is started, as `python -m` does."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def import_module(name: str) -> None:
     """Imports a module of the user into a service.
 
@@ -63,7 +69,10 @@ def import_module(name: str) -> None:
     except Unguarded:
         raise
     except Exception as error:
-        raise ConfigurationError(f"--import {name}: {type(error).__name__}: {error}") from error
+        text = f"--import {name}: {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+            text += f"; it is in no folder of PYTHONPATH, nor in {os.getcwd()}"
+        raise ConfigurationError(text) from error
 
 
 def check_guarded(what: str) -> None:

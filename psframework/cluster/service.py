@@ -19,6 +19,7 @@ from psframework.cluster.connect import make_agent
 from psframework.cluster.late import LateHandlers
 from psframework.cluster.script import import_module
 from psframework.cluster.settings import ServiceSettings
+from psframework.cluster.token import find_token
 from psframework.errors import Evicted, PsfError
 from psframework.membership.client import JoinRequest, Membership
 from psframework.observe.logs import announce, configure_logging, get_logger
@@ -126,7 +127,7 @@ def _prepare(settings: ServiceSettings) -> None:
 
 async def _run(role: str, settings: S, build: Build[S]) -> None:
     security = Security.from_settings(
-        tls_dir=settings.tls_dir, token=_secret(settings), token_file=settings.token_file
+        tls_dir=settings.tls_dir, token=_secret(role, settings), token_file=settings.token_file
     )
     host, _ = parse_address(settings.bind)
     security.check_bind(host, plaintext_ok=settings.plaintext)  # before anything is left on disk
@@ -231,8 +232,13 @@ def _agent(role: str, parts: Parts[S]) -> Agent:
     return Agent(identity, security=parts.security, services=parts.services)
 
 
-def _secret(settings: ServiceSettings) -> str | None:
-    return settings.token.get_secret_value() if settings.token else None
+def _secret(role: str, settings: ServiceSettings) -> str | None:
+    """Its token; of the local cluster that it joins, if it is told none."""
+    if settings.token is not None:
+        return settings.token.get_secret_value()
+    if role == COORDINATOR or settings.token_file is not None or settings.tls_dir is not None:
+        return None
+    return find_token(settings.coordinator)
 
 
 def _module(role: str) -> str:

@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from psframework.cli.serve import find_service, services
+from psframework.cluster.connect import connect
+from psframework.cluster.local import local_cluster
+from psframework.cluster.process import ServiceProcess
 from psframework.errors import NotRegistered
 
 
@@ -26,3 +30,22 @@ def test_flags_after_the_name_are_for_the_service() -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
     assert "--memory-limit" in result.stdout
+
+
+async def test_a_worker_beside_its_module_joins_a_local_cluster_without_more_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside.py").write_text(
+        "import psframework as psf\n\n@psf.remote\ndef double(x):\n    return 2 * x\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    async with local_cluster() as local:
+        flags = ["--coordinator", local.address, "--import", "beside", "--name", "own"]
+        own = ServiceProcess("own", "psframework.cli.app", ["serve", "worker", *flags])
+        own.start()
+        try:
+            await own.wait_serving(60, joined=True)
+            async with connect(local.address) as cluster:
+                assert await cluster.rpc_async("own", "beside.double", args=(21,)) == 42
+        finally:
+            await own.stop(5)

@@ -17,6 +17,7 @@ import psframework as psf
 
 @psf.remote
 def double(x):
+    print("doubling", x, flush=True)
     return 2 * x
 
 @psf.remote
@@ -50,6 +51,7 @@ async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
             assert await cluster.rpc_async("worker-0", "up_functions.double", (21,)) == 42
             with pytest.raises(PermissionDenied, match="no rule allows it"):
                 await cluster.rpc_async("worker-0", "up_functions.other")
+        await up.line("worker-0 | doubling 21")
         table = "\n".join(up.process.output)
         pids = [
             int(pid) for pid in re.findall(r"(?:coordinator|parameter-server-0|worker-0)\D*?│\s*(\d+)", table)
