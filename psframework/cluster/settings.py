@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for address in value:
             host, _, port = address.rpartition(":")
-            if not (host and port.isdecimal() and 1 <= int(port) <= 65535):  # gRPC would take port 443
+            if not (host and "/" not in host and port.isdecimal() and 1 <= int(port) <= 65535):  # no URL
                 raise ValueError(f"address {address!r} is not HOST:PORT, such as 127.0.0.1:7070")
         return value
 

@@ -107,7 +107,7 @@ class Discovery:
         message = node.message
         if message.context is not self._context:
             raise ContextMismatch(
-                f"the {message} belongs to {message.context}, but this is a backward of {self._context}: use "
+                f"{message}: it belongs to {message.context}, but this is a backward of {self._context}: use "
                 "its result inside the context in which it was asked for, or detach() it"
             )
         self.asked.setdefault(message, set()).add(node.index)

@@ -81,7 +81,7 @@ class DistContext:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         passenger.leave(self._token)
-        self._home.release(self._open.id)
+        self._home.release(self._open.id, "has ended with its block: call backward, step and draw inside it")
 
     def __repr__(self) -> str:
         context = self._context
@@ -227,6 +227,11 @@ def _scalars(roots: Tensor | Iterable[Tensor]) -> list[Tensor]:
     for root in listed:
         if not isinstance(root, Tensor):
             raise ArgumentError(f"a root must be a Tensor of this process, not {type(root).__name__}")
+        if not root.requires_grad:
+            raise AutogradError(
+                "a root does not require grad: results of calls outside of this context are constants, as is "
+                "what no_grad or detach made; compute the loss inside `async with cluster.dist_autograd()`"
+            )
         if root.size != 1:
             raise AutogradError(f"a root of shape {root.shape} is no scalar: reduce it, as with .sum()")
     if not listed:

@@ -197,7 +197,9 @@ def from_rpc_error(error: RpcFailure, *, peer: str = "", hint: str = "") -> PsfE
         unsent = any(word in low for word in _NEVER_SENT_WORDS)
         reason = "refused" if unsent else "closed"
         if unsent and cut_off:  # somebody listens, but hung up on what we began with
-            hint = hint or "it may expect TLS: give the folder of your certificates"
+            hint = hint or (
+                "it may expect TLS: give the folder of your certificates (--tls-dir, PSF_TLS_DIR, tls=)"
+            )
         message = f"{who}connection lost ({_short(text)}){'; ' + hint if hint else ''}"
         return PeerLost(message, peer=peer, reason=reason, may_have_run=not unsent)
     if kind is RemoteError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from psframework.errors import ArgumentError, ContextClosed
 from psframework.rpc.functions.future import Future
@@ -206,6 +206,14 @@ class RRef:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an RRef can't be pickled: pass it in the arguments or results of remote calls")
+
+    if not TYPE_CHECKING:  # or mypy would take any attribute for one of an RRef
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_"):
+                text += f": `await rref.rpc_async().{name}(...)` calls a method of its value"
+            raise AttributeError(text, name=name, obj=self)
 
     def __del__(self) -> None:
         try:

@@ -63,6 +63,8 @@ async def test_proxies(team: Team) -> None:
     assert await rref.rpc_async().add() == 11
     with pytest.raises(AttributeError, match="public"):
         rref.rpc_async()._private()
+    with pytest.raises(AttributeError, match=r"no attribute 'add': `await rref\.rpc_async\(\)\.add\("):
+        rref.add(1)  # type: ignore[attr-defined]
     with pytest.raises(NotRegistered, match="near it: add"):
         await rref.rpc_async().ad()
     other = ann.rrefs.remote("bob", things.unregistered)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
-from psframework.errors import DeadlineExceeded, PeerLost, PsfError
+from psframework.errors import DeadlineExceeded, NotRegistered, PeerLost, PsfError
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.future import Future
@@ -199,7 +199,7 @@ class Errand:
     def set_exception(self, error: BaseException, /) -> None:
         """It failed: there, here, or on the way."""
         if self._pending is not None and _given_up(error):
-            self._fail(error)  # but its reply may come
+            self._fail(self._told(error))  # but its reply may come
             return
         if isinstance(error, PeerLost) and error.untouched is None:
             if self._may_try_again(error):
@@ -212,7 +212,7 @@ class Errand:
             self._end(Outcome.REFUSED)
         else:
             self._end(Outcome.ANSWERED)
-        self._fail(error)
+        self._fail(self._told(error))
 
     def cancel(self) -> bool:
         """The call was given up; its reply will come, unless it never left."""
@@ -228,6 +228,16 @@ class Errand:
             error.may_have_run = True  # it was sent once, whatever became of the next attempt
         self._end(Outcome.UNKNOWN if maybe else Outcome.REFUSED)
         self._fail(error)
+
+    def _told(self, error: BaseException) -> BaseException:
+        """Says which member and function it was, which who noticed what is wrong may not know."""
+        if isinstance(error, DeadlineExceeded) and self.deadline.expired:
+            what = self.journey.about or self.operation.method
+            text = f"{self.name} did not finish {what} before the deadline of the call"
+            return DeadlineExceeded(f"{text}: timeout= gives it longer (60 s by default; 0: no limit)")
+        if type(error) is NotRegistered and self.callee is not None:
+            error.args = (f"{self.name}: {error}",)
+        return error
 
     def _may_try_again(self, error: PeerLost) -> bool:
         if self.future.done() or error.reason not in PASSING or self._attempts >= MOST_ATTEMPTS:

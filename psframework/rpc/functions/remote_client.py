@@ -206,7 +206,7 @@ def target(to: Any) -> tuple[str, int | None]:
     owner = getattr(to, "owner_name", None)
     name = owner() if callable(owner) else owner or getattr(to, "name", None)
     if not isinstance(name, str):
-        raise ArgumentError(f"a {type(to).__name__} is no member: pass a name, a member or an RRef")
+        raise ArgumentError(f"{type(to).__name__} is no member: pass a name, a member or an RRef")
     incarnation = getattr(to, "owner_incarnation" if owner is not None else "incarnation", None)
     return name, incarnation if isinstance(incarnation, int) else None
 

@@ -121,7 +121,9 @@ class Security:
             return
         shown = next((value for key, value in metadata if key == TOKEN_KEY), None)
         if shown is None:
-            raise PermissionDenied("this service asks for a token: set PSF_TOKEN, or pass token=")
+            raise PermissionDenied(
+                "this service asks for a token: set PSF_TOKEN or PSF_TOKEN_FILE, or pass token="
+            )
         text = shown.encode() if isinstance(shown, str) else bytes(shown)
         if not hmac.compare_digest(text, f"Bearer {self.token}".encode()):
             raise PermissionDenied("the token is not this cluster's: look at PSF_TOKEN, or at its token file")
