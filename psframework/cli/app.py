@@ -47,7 +47,8 @@ class LateGroup(TyperGroup):
 app = typer.Typer(
     name="psf",
     cls=LateGroup,
-    help="Distributed training for NumPy and CuPy.",
+    help="Distributed training for NumPy and CuPy.\n\n"
+    "Example: [bold]psf up --workers 2[/bold] (each command has more: [bold]psf up --help[/bold])",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -11,11 +11,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from psframework.autograd import Tensor
-from psframework.cli.member import AsJson, Coordinator, Timeout, TlsDir, Where
+from psframework.cli.member import AsJson, Coordinator, Timeout, TlsDir, Where, console
 from psframework.errors import ArgumentError, RemoteError
 from psframework.proto.v1.remote_pb2 import DescribeReply, FunctionInfo
 from psframework.rpc.registry import Kind
@@ -51,7 +50,7 @@ def call(
         if as_json:
             print(json.dumps(described(reply), indent=2))
         else:
-            Console().print(_table(member, reply))
+            console().print(_table(member, reply))
         return
     if not function:
         raise ArgumentError(f"which function of {member}? `psf call {member} --list` lists them")

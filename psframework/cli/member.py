@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from psframework.cluster.connect import connect
 from psframework.cluster.handle import Cluster
@@ -21,6 +22,15 @@ Coordinator = Annotated[str | None, typer.Option(help="HOST:PORT; default: PSF_C
 TlsDir = Annotated[Path | None, typer.Option(help="folder with our certificate; default: PSF_TLS_DIR")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="seconds to wait")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+_WIDE = 120  # columns in a pipe, where rich would cut tables at 80
+
+
+def console() -> Console:
+    """Where tables go: as wide as the terminal, or as COLUMNS says."""
+    found = Console()
+    return found if found.is_terminal or "COLUMNS" in os.environ else Console(width=_WIDE)
 
 
 @dataclass(frozen=True, slots=True)

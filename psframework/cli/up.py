@@ -31,7 +31,7 @@ def up(
 ) -> None:
     """Start a coordinator, parameter-server shards and workers here, and keep them up until Ctrl-C.
 
-    What they print and log appears here. Other processes of the same user find the cluster's token by themselves.
+    What they print and log appears here. Other processes of the same user find the token by themselves.
 
     Example: [bold]psf up --parameter-servers 2 --workers 2 --import my_module --bind 127.0.0.1:7070[/bold]
     """
@@ -69,8 +69,8 @@ async def _serve(options: LocalOptions, console: Console) -> None:
 
 
 def _show(name: str, line: str) -> None:
-    """What functions print and services log; their addresses are in the table."""
-    if not line.startswith("serving on "):
+    """What functions print and services log, but for what the table says."""
+    if not line.startswith(("serving on ", "joined as ")):
         print(f"{name} | {line}", flush=True)
 
 

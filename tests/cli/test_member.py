@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from psframework.cli.member import Where
+from psframework.cli.member import Where, console
 from psframework.cluster.local import local_cluster
 from psframework.cluster.process import ServiceProcess
 from psframework.errors import ConfigurationError
@@ -39,3 +39,10 @@ def test_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PSF_COORDINATOR", raising=False)
     with pytest.raises(ConfigurationError, match="--coordinator"):
         Where(None, None, 1.0).connect()
+
+
+def test_tables_keep_their_columns_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console().width == 120
+    monkeypatch.setenv("COLUMNS", "70")
+    assert console().width == 70
