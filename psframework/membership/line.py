@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,6 +17,7 @@ from psframework.errors import (
     ConfigurationError,
     ContextClosed,
     DeadlineExceeded,
+    NotRegistered,
     PeerLost,
     PermissionDenied,
     PsfError,
@@ -30,6 +32,7 @@ SERVICE = "/psframework.proto.v1.CoordinatorService/"
 ROLE = "coordinator"
 ATTEMPT_SECONDS = 10.0  # then another address is tried
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5  # seconds between attempts
+SILENCE_SECONDS = 2.0  # without any answer ever, after which that is told
 REFUSALS, REFUSAL_SECONDS = 5, 2.0  # cut off so often, for so long, before any answer: no accident
 
 
@@ -126,6 +129,7 @@ class Line:
             PsfError: what the coordinator answered.
         """
         pause, last, refused = FIRST_PAUSE, "no attempt was made", _Refusals()
+        silence = boottime() + SILENCE_SECONDS
         while not deadline.expired:
             address = self.addresses.current
             timeout = deadline.seconds() if patient else min(deadline.remaining(), ATTEMPT_SECONDS)
@@ -138,6 +142,13 @@ class Line:
                 self.addresses.failed(address)
                 if refused.count(error) and self.terms.highest == 0:
                     raise PermissionDenied(self._turned_away(last)) from None
+                if self.terms.highest == 0 and boottime() >= silence:  # the address may be wrong
+                    log.warning("no answer yet, for %.0f s more: %s", deadline.remaining(), last)
+                    silence = math.inf
+            except NotRegistered as error:
+                if method == "Join":
+                    raise NotRegistered(f"{address} is no coordinator: {error}") from None
+                raise
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), deadline.remaining()))
             pause = min(pause * 2, LONGEST_PAUSE)
         raise DeadlineExceeded(f"no coordinator at {', '.join(self.addresses.all)} answered {method}: {last}")

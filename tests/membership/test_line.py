@@ -1,10 +1,14 @@
 """The line to the coordinator: addresses in turn, terms, and errors that are answers."""
 
 import asyncio
+import logging
+import socket
 
+import grpc
 import pytest
 
 from psframework.errors import ConfigurationError, ContextClosed, DeadlineExceeded, NotRegistered, StaleTerm
+from psframework.membership import line as lines
 from psframework.membership.line import Addresses, Line, Terms
 from psframework.membership.store import MemoryStore
 from psframework.proto.v1 import coordinator_pb2 as pb
@@ -69,6 +73,35 @@ async def test_an_answer_is_not_tried_again(served) -> None:
             before=lambda: updates.append(1),
         )
         assert updates == [1]
+
+
+async def test_an_address_at_which_nobody_listens_is_told_long_before_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lines, "SILENCE_SECONDS", 0.1)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound, but it does not listen
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        async with Line([address], Security.plaintext()) as line:
+            with (
+                caplog.at_level(logging.WARNING, lines.__name__),
+                pytest.raises(DeadlineExceeded, match=address),
+            ):
+                await members(line, 1.0)
+    told = [record.getMessage() for record in caplog.records if record.name == lines.__name__]
+    assert len(told) == 1 and told[0].startswith("no answer yet") and address in told[0]
+
+
+async def test_who_is_no_coordinator_is_named() -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with Line([f"127.0.0.1:{port}"], Security.plaintext()) as line:
+            with pytest.raises(NotRegistered, match=rf"127\.0\.0\.1:{port} is no coordinator"):
+                await line.call("Join", pb.JoinRequest(), pb.JoinResponse, Deadline.after(10))
+    finally:
+        await server.stop(None)
 
 
 async def test_a_call_that_still_runs_when_the_line_is_closed(served) -> None:
