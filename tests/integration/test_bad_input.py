@@ -73,7 +73,7 @@ def frame(lane: int, **fields: Any) -> bytes:
     whole = Frame(
         kind=frames.REQUEST, call=1, method=shard_method("Push"), header=header, lane=lane, **fields
     )
-    return frames.encode_batch(1, 0, 0, [frames.encode_frame(whole)])
+    return frames.encode_batch(1, (0, 0, 0), [frames.encode_frame(whole)])
 
 
 async def announce(stage: Any, lane: int, **fields: Any) -> None:

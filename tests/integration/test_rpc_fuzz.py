@@ -101,7 +101,7 @@ class Session:
     async def ask(self, requests: Sequence[Request]) -> Counter[str]:
         """Sends requests in one message; each gets one reply: how many were errors, of which type."""
         encoded = [frames.encode_frame(each.frame(self._sent + at)) for at, each in enumerate(requests, 1)]
-        await self._call.write(frames.encode_batch(self._sent + 1, self._received, 0, encoded))
+        await self._call.write(frames.encode_batch(self._sent + 1, (self._received, 0, 0), encoded))
         wanted = set(range(self._sent + 1, self._sent + len(requests) + 1))
         self._sent += len(requests)
         outcomes: Counter[str] = Counter()

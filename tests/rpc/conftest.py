@@ -53,6 +53,7 @@ class Desk:
             Method("Hold", *text, self.hold),
             Method("Raise", *text, self.fail),
             Method("CallBack", *text, self.call_back),
+            Method("AskBack", Chunk, Chunk, self.ask_back),
             Method("OnlyBoss", *text, self.echo, roles=frozenset({"boss"})),
             Method("Sum", Chunk, Chunk, self.total),
             Method("Mirror", Chunk, Chunk, self.mirror),
@@ -93,6 +94,15 @@ class Desk:
         less = StringValue(value=request.value[1:])
         reply, _ = await call.caller.call("/test.Desk/CallBack", less, StringValue, deadline=call.deadline)
         return StringValue(value=request.value[0] + reply.value)
+
+    async def ask_back(self, request: Chunk, call: Call) -> Chunk:
+        """Answers once the caller has mirrored what it sent."""
+        parts = await call.payload.whole()
+        assert call.caller is not None
+        mirror, until = "/test.Desk/Mirror", call.deadline
+        _, got = await call.caller.call(mirror, Chunk(), Chunk, parts=parts, deadline=until)
+        assert [bytes(part) for part in got] == [bytes(part) for part in parts]
+        return request
 
     async def total(self, request: Chunk, call: Call) -> Chunk:
         """The sum of all bytes, part by part while they arrive."""

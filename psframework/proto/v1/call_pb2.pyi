@@ -233,14 +233,17 @@ class FrameBatch(_message.Message):
     CONSUMED_FIELD_NUMBER: _builtins.int
     FRAMES_FIELD_NUMBER: _builtins.int
     MOVES_FIELD_NUMBER: _builtins.int
+    CONSUMED_REPLIES_FIELD_NUMBER: _builtins.int
     first: _builtins.int
     """First is the number of the first frame in this batch; frames are numbered from 1 for a whole session."""
     acknowledged: _builtins.int
     """Acknowledged: all frames up to this number have arrived, so they need not be kept."""
     consumed: _builtins.int
-    """Consumed counts the payload bytes that this side is done with, since the session began."""
+    """Consumed counts the bytes of requests that this side is done with, since the session began."""
     moves: _builtins.bool
     """Moves: what follows comes through the Unix socket that was handed over for this connection, and not here."""
+    consumed_replies: _builtins.int
+    """Consumed_replies counts the same for replies."""
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Hello is set on the first message of the side that dialled."""
@@ -263,10 +266,11 @@ class FrameBatch(_message.Message):
         consumed: _builtins.int = ...,
         frames: _abc.Iterable[Global___Frame] | None = ...,
         moves: _builtins.bool = ...,
+        consumed_replies: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "consumed", b"consumed", "first", b"first", "frames", b"frames", "hello", b"hello", "moves", b"moves", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "consumed", b"consumed", "consumed_replies", b"consumed_replies", "first", b"first", "frames", b"frames", "hello", b"hello", "moves", b"moves", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -407,16 +411,19 @@ class LinkState(_message.Message):
     SEGMENT_PATH_FIELD_NUMBER: _builtins.int
     SEGMENT_KEY_FIELD_NUMBER: _builtins.int
     TRANSFERS_FIELD_NUMBER: _builtins.int
+    CONSUMED_REPLIES_FIELD_NUMBER: _builtins.int
     received: _builtins.int
     """Received: all frames up to this number have arrived here."""
     consumed: _builtins.int
     """Consumed as in FrameBatch."""
     window: _builtins.int
-    """Window is how many payload bytes the other side may have on the way to here."""
+    """Window is how many bytes of requests, and of replies, the other side may have on the way to here."""
     segment_path: _builtins.str
     """Segment_path is the Unix socket that takes shared segments; empty if there is none."""
     segment_key: _builtins.bytes
     """Segment_key is the secret that segments of this session are offered with."""
+    consumed_replies: _builtins.int
+    """Consumed_replies as in FrameBatch."""
     @_builtins.property
     def lanes(self) -> _containers.RepeatedScalarFieldContainer[Global___Lane.ValueType]:
         """Lanes that this side offers."""
@@ -435,10 +442,11 @@ class LinkState(_message.Message):
         segment_path: _builtins.str = ...,
         segment_key: _builtins.bytes = ...,
         transfers: _abc.Iterable[Global___TransferState] | None = ...,
+        consumed_replies: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumed", b"consumed", "lanes", b"lanes", "received", b"received", "segment_key", b"segment_key", "segment_path", b"segment_path", "transfers", b"transfers", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumed", b"consumed", "consumed_replies", b"consumed_replies", "lanes", b"lanes", "received", b"received", "segment_key", b"segment_key", "segment_path", b"segment_path", "transfers", b"transfers", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

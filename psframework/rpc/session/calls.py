@@ -114,10 +114,10 @@ class Calls:
         pending.tick = self._alarms.add(pending.call, deadline)
         payload = pending.payload
         cost = frames.cost(header, payload.lane, payload.sizes)
-        if self._port.admits(cost):
+        if self._port.requests.admits(cost):
             self._send(pending, header, deadline)
             return
-        pending.ticket = self._port.when_admitted(
+        pending.ticket = self._port.requests.when_admitted(
             cost, pending.wanted, lambda: self._send(pending, header, deadline)
         )
 
@@ -136,7 +136,7 @@ class Calls:
             del self._pending[pending.call]
             self.kept -= pending.kept
             pending.payload.free()
-            self._port.withdraw(pending.ticket)
+            self._port.requests.withdraw(pending.ticket)
 
     def reply(self, frame: Frame) -> None:
         """Takes a reply. WireError if no such call was made; a wrong payload fails only its call."""
@@ -145,9 +145,9 @@ class Calls:
             raise WireError(f"a reply to call {frame.call}, which was not made or has been answered")
         header, lane = frame.header, frame.lane
         cost = frames.cost(header, lane, frame.sizes if lane else ())
-        self._port.session.take_in(cost)
+        self._port.session.replies.take_in(cost)
         if lane <= frames.INLINE:
-            self._port.session.consumed += cost
+            self._port.session.replies.consumed += cost
             self._settle(pending)
             self._reply_now(pending, frame, header, lane)
         else:
@@ -177,7 +177,8 @@ class Calls:
         """The peer is lost: every call ends with PeerLost, which says whether it may have run."""
         pending, self._pending = list(self._pending.values()), {}
         self.kept = 0
-        self._port.drop_waiting()
+        self._port.requests.drop_waiting()
+        self._port.replies.drop_waiting()
         self._alarms.close()
         for each in pending:
             if not each.future.done():
@@ -268,7 +269,7 @@ class Calls:
             pending.future.set_result((response, []))
             return
         released = on_loop(self._release, pending.call)
-        self._port.session.consumed += pending.cost
+        self._port.session.replies.consumed += pending.cost
         self._settle(pending)
         pending.future.set_result((response, lend(views, released)))
 
@@ -314,7 +315,7 @@ class Calls:
 
     def _finish(self, pending: Pending) -> None:
         """The payload of the reply has come, or is not wanted any more."""
-        self._port.session.consumed += pending.cost
+        self._port.session.replies.consumed += pending.cost
         self._settle(pending)
         self._bulk.forget((pending.call, True))
         self._release(pending.call)

@@ -96,7 +96,7 @@ class Dispatcher:
         self._last = number
         header, lane = frame.header, frame.lane
         running = Running(number, frames.cost(header, lane, frame.sizes if lane else ()), lane)
-        self._port.session.take_in(running.cost)
+        self._port.session.requests.take_in(running.cost)
         running.method = path = frame.method
         try:
             method, inline = self._methods.find(path)
@@ -235,7 +235,7 @@ class Dispatcher:
 
     def _consume(self, running: Running) -> None:
         cost, running.cost = running.cost, 0
-        self._port.session.consumed += cost
+        self._port.session.requests.consumed += cost
 
     def _end(self, running: Running) -> None:
         self._consume(running)

@@ -57,10 +57,13 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def encode_batch(
-    first: int, acknowledged: int, consumed: int, frames: Sequence[bytes], *, moves: bool = False
+    first: int, report: tuple[int, int, int], frames: Sequence[bytes], *, moves: bool = False
 ) -> bytes:
-    """One message of the call stream, from encoded frames."""
-    head = FrameBatch(first=first, acknowledged=acknowledged, consumed=consumed, moves=moves)
+    """One message of the call stream, from encoded frames and what `Session.report` said."""
+    received, requests, replies = report
+    head = FrameBatch(
+        first=first, acknowledged=received, consumed=requests, consumed_replies=replies, moves=moves
+    )
     return b"".join((head.SerializeToString(), *frames))
 
 

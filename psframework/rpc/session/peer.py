@@ -143,7 +143,7 @@ class Peer(Calling):
         """What the other side must know of this one when a connection begins."""
         state = handshake.link_state(self._home.options, self._home.segment_path, self.segments.key)
         session = self._port.session
-        state.received, state.consumed = session.report()
+        state.received, state.consumed, state.consumed_replies = session.report()
         state.transfers.extend(self.bulk.states())
         return state
 
@@ -152,11 +152,13 @@ class Peer(Calling):
         self.detach(self._port.link)
         port = self._port
         port.session.set_window(state.window)
-        port.session.resume(state.received, state.consumed)
+        port.session.resume(state.received)
         self.bulk.resume(state.transfers, state.received)
         self._agree(state)
         port.attach(link)
         self.bulk.attach(open_stripes)
+        port.requests.give_back(state.consumed)
+        port.replies.give_back(state.consumed_replies)
         if port.session.owes_report:  # consumed since this end told its state
             link.report_soon()
 
@@ -229,7 +231,8 @@ class Peer(Calling):
             batch = frames.decode_batch(data)
             port = self._port
             port.session.acknowledge(batch.acknowledged)
-            port.give_back(batch.consumed)
+            port.requests.give_back(batch.consumed)
+            port.replies.give_back(batch.consumed_replies)
             first, incoming = batch.first, batch.frames
             count = len(incoming)
             port.alone = count == 1

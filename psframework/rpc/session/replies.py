@@ -41,7 +41,7 @@ class Replies:
     def plain(self, number: int, response: Message) -> bool:
         """Replies without a payload. False if others wait for the window: then it has to leave `in_turn`."""
         header = _header(response)
-        if not self._port.admits(frames.FRAME_COST + len(header)):
+        if not self._port.replies.admits(frames.FRAME_COST + len(header)):
             return False
         self._port.post(Frame(kind=frames.REPLY, call=number, header=header))  # type: ignore[arg-type]
         return True
@@ -66,7 +66,7 @@ class Replies:
             self._post(Frame(kind=frames.ABORT, call=number, error=detail))  # type: ignore[arg-type]
             return
         frame = Frame(kind=frames.REPLY, call=number, error=detail)  # type: ignore[arg-type]
-        self._port.when_admitted(frames.FRAME_COST, _always, lambda: self._post(frame))
+        self._port.replies.when_admitted(frames.FRAME_COST, _always, lambda: self._post(frame))
 
     async def bulk(self, number: int, response: Message, call: Call, ready: Callable[[], None]) -> None:
         """Replies with the payload that `call` holds; parts of an iterator leave as they are made.
@@ -104,7 +104,7 @@ class Replies:
 
     async def _admitted(self, cost: int, send: Callable[[], None]) -> None:
         """Runs `send` once the window has room; cancelled before, it never does."""
-        if self._port.admits(cost):
+        if self._port.replies.admits(cost):
             send()
             return
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -113,11 +113,11 @@ class Replies:
             send()
             sent.set_result(None)
 
-        ticket = self._port.when_admitted(cost, lambda: not sent.done(), go)
+        ticket = self._port.replies.when_admitted(cost, lambda: not sent.done(), go)
         try:
             await sent
         except asyncio.CancelledError:
-            self._port.withdraw(ticket)
+            self._port.replies.withdraw(ticket)
             raise
 
     async def _leave(self, cost: int, send: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from typing import Final
 
 from psframework.errors import WireError
+from psframework.rpc.session.window import Window
 
 MAX_BATCH: Final = 512 * 1024
 """Frames are packed into one message up to about this many bytes; a larger frame travels alone."""
@@ -24,29 +25,25 @@ class Session:
     """One end of a session.
 
     Args:
-        window: payload bytes that may be on the way to the other end; see `admit`. It says so itself later.
+        window: bytes of requests, and of replies, that may be on the way to the other end. It says so itself
+            later.
         own_window: the same for the way here; 0 does not check.
 
     Attributes:
         received: all frames up to this number have arrived.
-        consumed: payload bytes from the other end that this end is done with, so far.
+        requests, replies: windows for their bytes.
         sent: the highest frame number that was ever handed to a connection.
     """
 
     def __init__(self, window: int = 0, own_window: int = 0) -> None:
-        self._window = window
-        self._own_window = own_window
-        self._arrived = 0
+        self.requests = Window(window, own_window)
+        self.replies = Window(window, own_window)
         self._unsent: deque[bytes] = deque()
         self._unacknowledged: deque[bytes] = deque()
         self._acknowledged = 0  # by the other end
         self.sent = 0
         self.received = 0
-        self.consumed = 0
-        self._reported = 0  # what the other end knows of `received` ...
-        self._reported_consumed = 0  # ... and of `consumed`
-        self._charged = 0
-        self._returned = 0
+        self._reported = 0  # what the other end knows of `received`
 
     # Sending
 
@@ -99,12 +96,11 @@ class Session:
                 kept.popleft()
             self._acknowledged = through
 
-    def resume(self, received: int, consumed: int) -> None:
+    def resume(self, received: int) -> None:
         """A new connection begins: the other end has frames up to `received`; the others are sent again."""
         if received < self._acknowledged:
             raise WireError(f"the other end lost frames {received + 1} to {self._acknowledged}")
         self.acknowledge(received)
-        self.give_back(consumed)
         self._unsent.extendleft(reversed(self._unacknowledged))
         self._unacknowledged.clear()
 
@@ -120,48 +116,25 @@ class Session:
         self.received = max(self.received, first + count - 1)
         return min(skip, count)
 
-    def take_in(self, cost: int) -> None:
-        """Payload of `cost` bytes has come; WireError if the other end went beyond what this end allows."""
-        outstanding = self._arrived - self.consumed
-        if outstanding and outstanding + cost > self._own_window > 0:
-            raise WireError(f"{outstanding + cost} bytes on the way; the window is {self._own_window}")
-        self._arrived += cost
-
     @property
     def owes_report(self) -> bool:
         """Whether the other end does not know yet all that has arrived and been consumed here."""
-        return self.received != self._reported or self.consumed != self._reported_consumed
+        return self.received != self._reported or self.requests.owes_report or self.replies.owes_report
 
     @property
     def report_is_urgent(self) -> bool:
         """Whether to report now rather than with the next frame or a moment later."""
         return (
             self.received - self._reported >= ACK_EVERY
-            or self.consumed - self._reported_consumed >= self._window // 4 > 0
+            or self.requests.report_is_urgent
+            or self.replies.report_is_urgent
         )
 
-    def report(self) -> tuple[int, int]:
-        """(received, consumed) for the head of a message, or for a handshake."""
+    def report(self) -> tuple[int, int, int]:
+        """(received, consumed of requests, of replies) for the head of a message, or for a handshake."""
         self._reported = self.received
-        self._reported_consumed = self.consumed
-        return self.received, self.consumed
-
-    # The window
-
-    def admit(self, cost: int) -> bool:
-        """Takes `cost` bytes from the window, if they fit. What is larger than the window goes alone."""
-        outstanding = self._charged - self._returned
-        if outstanding and outstanding + cost > self._window:
-            return False
-        self._charged += cost
-        return True
-
-    def give_back(self, consumed: int) -> None:
-        """The other end has consumed so many bytes, since the session began."""
-        if consumed > self._charged:
-            raise WireError(f"{consumed} bytes were consumed of {self._charged} sent")
-        self._returned = max(self._returned, consumed)
+        return self.received, self.requests.report(), self.replies.report()
 
     def set_window(self, window: int) -> None:
         """The other end said how much it takes."""
-        self._window = window
+        self.requests.size = self.replies.size = window

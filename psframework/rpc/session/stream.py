@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import socket
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ import grpc
 
 from psframework.rpc.session import frames
 from psframework.rpc.session.frames import Frame
+from psframework.rpc.session.gate import Gate
 from psframework.rpc.session.session import Session
 from psframework.rpc.session.shortcut import Shortcut
 from psframework.wire.lanes import Lane, LaneStats
@@ -61,8 +61,8 @@ class Port:
         self.stats = LaneStats()
         self.alone = False
         self._link: Link | None = None
-        self._waiting: OrderedDict[int, tuple[int, Callable[[], bool], Callable[[], None]]] = OrderedDict()
-        self._last_ticket = 0
+        self.requests = Gate(session.requests)
+        self.replies = Gate(session.replies)
 
     def attach(self, link: Link | None) -> None:
         """Frames leave through `link` from now on; None while there is no connection."""
@@ -74,7 +74,7 @@ class Port:
         return self._link
 
     def post(self, frame: Frame) -> int:
-        """Queues a frame; returns its number. Never waits: callers were admitted by `when_admitted`.
+        """Queues a frame; returns its number. Never waits: callers were admitted by a gate.
 
         It leaves in the next turn of the loop, with all that comes till then; at once if it may stay alone.
         """
@@ -83,52 +83,10 @@ class Port:
             self._link.wake(now=self.alone or self.session.unsent == EARLY)
         return number
 
-    def admits(self, cost: int) -> bool:
-        """Takes `cost` bytes from the window, if it has room and nobody waits for it."""
-        return not self._waiting and self.session.admit(cost)
-
     @property
     def is_waiting(self) -> bool:
-        """Whether anything waits for the window."""
-        return bool(self._waiting)
-
-    def when_admitted(self, cost: int, wanted: Callable[[], bool], send: Callable[[], None]) -> int:
-        """Runs `send` once the window has room for `cost` bytes, in order, if `wanted` still says so.
-
-        Returns:
-            A ticket for `withdraw`; 0 if it was sent.
-        """
-        if self.admits(cost):
-            send()
-            return 0
-        self._last_ticket += 1
-        self._waiting[self._last_ticket] = (cost, wanted, send)
-        return self._last_ticket
-
-    def withdraw(self, ticket: int) -> None:
-        """Who waited for the window gave up: nothing of it is kept, and others need not wait behind it."""
-        if self._waiting.pop(ticket, None) is not None:
-            self._admit_waiting()
-
-    def give_back(self, consumed: int) -> None:
-        """The other end has consumed payload: lets what waits for the window go."""
-        self.session.give_back(consumed)
-        if self._waiting:
-            self._admit_waiting()
-
-    def _admit_waiting(self) -> None:
-        while self._waiting:
-            cost, wanted, send = next(iter(self._waiting.values()))
-            if not wanted():
-                send = _nothing
-            elif not self.session.admit(cost):
-                return
-            self._waiting.popitem(last=False)
-            send()
-
-    def drop_waiting(self) -> None:
-        """Forgets what waits for the window; the peer is lost."""
-        self._waiting.clear()
+        """Whether anything waits for a window."""
+        return self.requests.is_waiting or self.replies.is_waiting
 
 
 class Duplex(ABC):
@@ -317,8 +275,7 @@ class Link(Duplex):
         session = self._port.session
         self._report_due = self._port.alone = False
         first, batch = session.take()
-        received, consumed = session.report()
-        return frames.encode_batch(first, received, consumed, batch, moves=moves)
+        return frames.encode_batch(first, session.report(), batch, moves=moves)
 
 
 class _Write:

@@ -118,11 +118,11 @@ MIB = 1 << 20
 def not_reading(peer: Peer) -> Iterator[None]:
     """What the peer sends is read, but for the other end it looks as if nothing were."""
     session = peer._port.session
-    report, consumed = session.report, session.consumed
-    session.report = lambda: (report()[0], consumed)  # type: ignore[method-assign]
+    report, consumed = session.report, session.replies.consumed
+    session.report = lambda: (*report()[:2], consumed)  # type: ignore[method-assign]
     yield
     del session.report
-    session._reported_consumed = consumed
+    session.replies._reported = consumed
     assert peer._port.link is not None
     peer._port.link.report_soon()
 

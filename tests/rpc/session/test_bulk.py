@@ -192,3 +192,15 @@ async def test_the_window_holds_large_payloads_back(small_office: Any) -> None:
     peer = await striped(office)
     answers = await asyncio.gather(*(office.send(peer, "Mirror", [bytes(MIB)]) for _ in range(20)))
     assert all(len(got[0]) == MIB for _, got in answers)
+
+
+@pytest.mark.parametrize("lanes", ["inline,striped", "inline,striped,shm"])
+async def test_calls_that_fill_the_window_and_call_back_end(small_office: Any, lanes: str) -> None:
+    """The replies that they wait for don't queue behind the calls that wait for them to end."""
+    office = small_office
+    options = office.options(lanes, window_bytes=256 * 1024)
+    agent = await office.client(services=[type(office.desk)()], options=options)
+    there = await office.dial(agent)
+    ask, until, parts = "/test.Desk/AskBack", Deadline.after(10), [bytes(MIB)]
+    calls = [there.call(ask, Chunk(call=n), Chunk, parts=parts, deadline=until) for n in range(6)]
+    assert [reply.call for reply, _ in await asyncio.gather(*calls)] == list(range(6))

@@ -15,13 +15,18 @@ ALL = frozenset(Lane)
 @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(0, 2**60))
 def test_a_batch_is_what_protobuf_itself_writes(headers: list[bytes], number: int) -> None:
     made = [Frame(kind=frames.REQUEST, call=index + 1, header=data) for index, data in enumerate(headers)]  # type: ignore[arg-type]
-    data = frames.encode_batch(number, 7, 9, [frames.encode_frame(frame) for frame in made])
-    assert frames.decode_batch(data) == FrameBatch(first=number, acknowledged=7, consumed=9, frames=made)
+    data = frames.encode_batch(number, (7, 9, 11), [frames.encode_frame(frame) for frame in made])
+    assert frames.decode_batch(data) == FrameBatch(
+        first=number, acknowledged=7, consumed=9, consumed_replies=11, frames=made
+    )
 
 
 def test_a_large_frame_too() -> None:
     frame = Frame(call=1, header=bytes(3 << 20))
-    assert frames.decode_batch(frames.encode_batch(1, 0, 0, [frames.encode_frame(frame)])).frames[0] == frame
+    assert (
+        frames.decode_batch(frames.encode_batch(1, (0, 0, 0), [frames.encode_frame(frame)])).frames[0]
+        == frame
+    )
 
 
 @given(st.binary(max_size=200))

@@ -36,7 +36,7 @@ async def test_what_follows_a_message_with_one_frame_need_not_wait_for_company(o
     for count, alone in ((1, True), (2, False), (0, False), (1, True)):
         session = port.session
         made = [frames.encode_frame(Frame(kind=frames.FREE, call=1)) for _ in range(count)]  # type: ignore[arg-type]
-        for _ in peer.receive(frames.encode_batch(session.received + 1, 0, 0, made)):
+        for _ in peer.receive(frames.encode_batch(session.received + 1, (0, 0, 0), made)):
             pass
         assert port.alone is alone
 
@@ -306,7 +306,7 @@ async def test_what_was_not_taken_of_a_long_message_is_not_acknowledged() -> Non
     peer = Peer(PeerInfo("other", "worker", "", 1), home, segments, lambda peer: None)
     count = 2 * EARLY + 3
     frame = frames.encode_frame(Frame(kind=frames.CANCEL, call=1))  # type: ignore[arg-type]
-    message = frames.encode_batch(1, 0, 0, [frame] * count)
+    message = frames.encode_batch(1, (0, 0, 0), [frame] * count)
     taking = peer.receive(message)
     next(taking)
     taking.close()  # the connection ends

@@ -95,7 +95,7 @@ async def test_released_while_it_is_made_nothing_more_is_said() -> None:
 
 async def test_given_up_before_the_window_had_room_it_is_an_ordinary_error() -> None:
     bench = Bench(window=200)
-    assert bench.port.session.admit(10)
+    assert bench.port.session.replies.admit(10)
     task = bench.stream(2, 2)
     await turns()
     assert bench.sent() == []
@@ -103,7 +103,7 @@ async def test_given_up_before_the_window_had_room_it_is_an_ordinary_error() -> 
     with pytest.raises(asyncio.CancelledError):
         await task
     bench.replies.error(1, ArgumentError("cancelled"))
-    bench.port.give_back(10)
+    bench.port.replies.give_back(10)
     (frame,) = bench.sent()
     assert frame.kind == frames.REPLY and frame.error.type == "ArgumentError"
 
@@ -126,7 +126,7 @@ async def test_a_reply_that_is_given_up_before_the_window_had_room_never_leaves(
     waiting = [asyncio.create_task(bench.replies.in_turn(number, Chunk(call=number))) for number in (2, 3)]
     await turns()
     waiting[0].cancel()
-    bench.port.give_back(frames.FRAME_COST)  # before the task could hear of it
+    bench.port.replies.give_back(frames.FRAME_COST)  # before the task could hear of it
     await turns()
     assert waiting[0].cancelled() and waiting[1].done()
     assert [frame.call for frame in bench.sent()] == [1, 3]
@@ -138,7 +138,7 @@ async def test_a_reply_that_is_given_up_as_it_leaves_has_left() -> None:
     assert bench.replies.plain(1, Chunk())
     waiting = asyncio.create_task(bench.replies.in_turn(2, Chunk()))
     await turns()
-    bench.port.give_back(frames.FRAME_COST)
+    bench.port.replies.give_back(frames.FRAME_COST)
     waiting.cancel()
     await waiting  # else a second reply would follow
     assert [frame.call for frame in bench.sent()] == [1, 2]

@@ -12,21 +12,20 @@ class Wire:
     """One direction of a connection that may lose what is on it."""
 
     def __init__(self) -> None:
-        self.messages: list[tuple[int, int, int, list[bytes]]] = []
+        self.messages: list[tuple[int, int, list[bytes]]] = []
 
 
 def write(session: Session, wire: Wire) -> None:
     first, frames = session.take()
-    received, consumed = session.report()
-    wire.messages.append((first, received, consumed, frames))
+    received, _, _ = session.report()
+    wire.messages.append((first, received, frames))
 
 
 def read(session: Session, wire: Wire, got: list[bytes]) -> None:
     if not wire.messages:
         return
-    first, received, consumed, frames = wire.messages.pop(0)
+    first, received, frames = wire.messages.pop(0)
     session.acknowledge(received)
-    session.give_back(consumed)
     got += frames[session.accept(first, len(frames)) :]
 
 
@@ -41,9 +40,8 @@ def test_each_frame_arrives_once_in_order(steps: list[str]) -> None:
     def reconnect() -> None:
         there.messages.clear()
         back.messages.clear()
-        l_state, r_state = (left.received, left.consumed), (right.received, right.consumed)
-        left.resume(*r_state)
-        right.resume(*l_state)
+        left.resume(right.received)
+        right.resume(left.received)
 
     for number, step in enumerate(steps):
         frame = b"%d" % number
@@ -96,7 +94,7 @@ def test_what_was_never_sent_can_not_be_acknowledged() -> None:
     session.acknowledge(1)
     session.acknowledge(0)
     with pytest.raises(WireError, match="lost"):
-        session.resume(0, 0)
+        session.resume(0)
 
 
 def test_a_batch_is_bounded_and_a_large_frame_travels_alone() -> None:
@@ -108,35 +106,13 @@ def test_a_batch_is_bounded_and_a_large_frame_travels_alone() -> None:
     assert session.sent == 3
 
 
-def test_the_window_admits_bytes_and_one_oversized_payload() -> None:
-    session = Session(100)
-    assert session.admit(1000)
-    assert not session.admit(1)
-    session.give_back(1000)
-    assert session.admit(60) and session.admit(40) and not session.admit(1)
-    with pytest.raises(WireError, match="consumed"):
-        session.give_back(2000)
-
-
-def test_a_peer_that_ignores_the_window_is_caught() -> None:
-    session = Session(own_window=100)
-    session.take_in(5000)
-    with pytest.raises(WireError, match="window"):
-        session.take_in(1)
-    session.consumed = 5000
-    session.take_in(60)
-    session.take_in(40)
-    with pytest.raises(WireError, match="window"):
-        session.take_in(1)
-
-
 def test_reports_are_owed_and_sometimes_urgent() -> None:
     session = Session(1000)
     assert not session.owes_report
     session.accept(1, 1)
     assert session.owes_report and not session.report_is_urgent
-    assert session.report() == (1, 0)
-    session.consumed += 250
+    assert session.report() == (1, 0, 0)
+    session.requests.consumed += 250
     assert session.owes_report and session.report_is_urgent
     session.report()
     session.accept(2, ACK_EVERY)
@@ -145,8 +121,15 @@ def test_reports_are_owed_and_sometimes_urgent() -> None:
 
 def test_what_is_consumed_during_a_handshake_is_still_owed() -> None:
     session = Session(1000)
-    session.take_in(500)
-    assert session.report() == (0, 0)  # in the Hello
-    session.consumed += 500
-    session.resume(0, 0)
+    session.replies.take_in(500)
+    assert session.report() == (0, 0, 0)  # in the Hello
+    session.replies.consumed += 500
+    session.resume(0)
     assert session.owes_report
+    assert session.report() == (0, 0, 500)
+
+
+def test_the_other_end_says_how_much_it_takes() -> None:
+    session = Session()
+    session.set_window(100)
+    assert session.requests.size == session.replies.size == 100

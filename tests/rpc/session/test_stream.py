@@ -105,22 +105,6 @@ async def test_cancelling_the_pump_cancels_both_halves() -> None:
     assert await late.pump() is None
 
 
-def test_what_waits_for_the_window_goes_in_order_and_only_if_wanted() -> None:
-    port = Port(Session(100))
-    sent: list[int] = []
-    for number, wanted in ((1, True), (2, True), (3, False), (4, True)):
-        port.when_admitted(60, lambda wanted=wanted: wanted, lambda number=number: sent.append(number))  # type: ignore[misc]
-    assert sent == [1]
-    port.give_back(60)
-    assert sent == [1, 2]
-    port.give_back(120)
-    assert sent == [1, 2, 4]
-    port.when_admitted(60, lambda: True, lambda: sent.append(5))
-    port.drop_waiting()
-    port.give_back(180)
-    assert sent == [1, 2, 4]
-
-
 async def test_a_lone_frame_leaves_at_once_and_the_pump_finishes_the_write() -> None:
     port, pipe = Port(Session()), Pipe()
     link = Link(pipe, port, lambda data: ())
@@ -161,19 +145,6 @@ async def test_an_early_write_that_fails_ends_the_link() -> None:
     port.post(cancel(1))
     assert isinstance(await pump, OSError)
     assert port.session.kept == 1
-
-
-def test_who_gives_up_is_forgotten_and_holds_up_nobody() -> None:
-    port = Port(Session(100))
-    sent: list[str] = []
-    assert port.when_admitted(60, lambda: True, lambda: sent.append("first")) == 0
-    large = port.when_admitted(90, lambda: True, lambda: sent.append("large"))
-    port.when_admitted(30, lambda: True, lambda: sent.append("small"))
-    assert sent == ["first"] and port.is_waiting
-    port.withdraw(large)
-    assert sent == ["first", "small"] and not port.is_waiting
-    port.withdraw(large)
-    port.withdraw(0)
 
 
 class SlowPipe(Pipe):
