@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from psframework.autograd.engine import FREED, Key
-from psframework.autograd.node import Node
+from psframework.autograd.node import Edge, Node
 from psframework.dist_autograd.ids import TensorsId
 from psframework.dist_autograd.pairs import Received, RecvNode, Sent
 from psframework.errors import AutogradError, ContextMismatch, WireError
@@ -45,11 +45,12 @@ class Discovery:
         self.asked: Asked = {}
         self.users = False
         self._names = 0
+        self._elements = 0
 
     @property
     def kind(self) -> Hashable:
-        """The same for graphs of the same operations, as a training loop makes them again and again."""
-        return self._names, len(self._seen)
+        """The same for graphs of the same operations and sizes, as a training loop makes them."""
+        return self._names, len(self._seen), self._elements
 
     def from_roots(self, keys: Iterable[Key]) -> Asked:
         """Walks from the roots; returns what is to be asked about.
@@ -58,7 +59,9 @@ class Discovery:
             AutogradError: a node was freed by an earlier backward.
             ContextMismatch: a tensor came by a message of another context.
         """
-        return self._walk(key for key in keys if isinstance(key, Node))
+        listed = list(keys)
+        self._meet(listed)
+        return self._walk(key for key in listed if isinstance(key, Node))
 
     def from_message(self, id: TensorsId, tensors: Iterable[int]) -> Asked:
         """Walks from tensors of a message that was sent from here; raises as `from_roots`.
@@ -77,31 +80,38 @@ class Discovery:
         if not all(0 <= index < len(edges) for index in new):
             raise WireError(f"message {id} has {len(edges)} tensors, and not {new}")
         known.update(new)
+        self._meet([edges[index] for index in new])
         return self._walk(edge for index in new if isinstance(edge := edges[index], Node))
 
     def _walk(self, tops: Iterable[Node]) -> Asked:
         seen, found = self._seen, Asked()
-        names, users = self._names, self.users
         stack = [node for node in tops if node not in seen]
         seen.update(stack)
         while stack:
             node = stack.pop()
             if node.backward is None:
                 raise AutogradError(FREED.format(node.name))
+            self._names += hash(node.name)
+            if node.hooks is not None or node.backward.__module__ in _USERS:
+                self.users = True
             if type(node) is RecvNode:
+                self._elements += node.message.nbytes
                 self._ask(node, found)
                 continue
-            names += hash(node.name)
-            users = users or node.hooks is not None or node.backward.__module__ in _USERS
+            self._meet(node.edges)
             for edge in node.edges:
-                if isinstance(edge, Node):
-                    if edge not in seen:
-                        seen.add(edge)
-                        stack.append(edge)
-                elif edge is not None and edge.leaf_hooks:
-                    users = True
-        self._names, self.users = names, users
+                if isinstance(edge, Node) and edge not in seen:
+                    seen.add(edge)
+                    stack.append(edge)
         return found
+
+    def _meet(self, edges: Iterable[Edge]) -> None:
+        """Takes note of leaves."""
+        for edge in edges:
+            if edge is not None and not isinstance(edge, Node):
+                self._elements += edge._data.size
+                if edge.leaf_hooks:
+                    self.users = True
 
     def _ask(self, node: RecvNode, found: Asked) -> None:
         message = node.message

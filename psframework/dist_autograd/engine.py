@@ -112,8 +112,8 @@ class LocalPart:
     def arrived(self, message: Received, index: int, gradient: Array) -> None:
         """The gradient of a tensor that came with a message is complete."""
         self._check_open()
-        due = self._due[message]
-        due.gradients[index] = gradient
+        due, dtype = self._due[message], message.dtypes[index]
+        due.gradients[index] = gradient if gradient.dtype == dtype else gradient.astype(dtype)  # a hook's
         due.left -= 1
         if not due.left:
             self._go(due)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -133,7 +133,7 @@ class DistContext:
         if mode not in ("smart", "fast"):
             raise ArgumentError(f"mode={mode!r}: 'smart' or 'fast'")
         until, context = deadline(timeout), self._open
-        async with self._turn:
+        async with self._one_at_a_time(until):
             context.check()
             gradients, heap = engine.start(_scalars(roots), None)
             context.backwards += 1
@@ -158,6 +158,19 @@ class DistContext:
                 if timer.expired():
                     raise DeadlineExceeded(f"the backward of {context} was not done in time") from error
                 raise
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, until: Deadline) -> AsyncIterator[None]:
+        """The block runs when no other backward of this context does."""
+        try:
+            async with asyncio.timeout(until.seconds()):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded(f"another backward of {self._open} still ran at the deadline") from None
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def gradients(self) -> dict[Tensor, Gradient]:
         """{leaf of this process: gradient}: arrays of the leaf's shape and dtype, or SparseRows.

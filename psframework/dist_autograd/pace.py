@@ -42,9 +42,13 @@ class Pace:
 
     def _measured(self, kind: Hashable, work: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         own, wall = time.thread_time(), time.perf_counter()
-        result = work(*args, **kwargs)
-        own, wall = time.thread_time() - own, time.perf_counter() - wall
-        self._note(kind, short=own < SHORT_SECONDS and wall < LONGEST_SECONDS)
+        short = False
+        try:
+            result = work(*args, **kwargs)
+            own, wall = time.thread_time() - own, time.perf_counter() - wall
+            short = own < SHORT_SECONDS and wall < LONGEST_SECONDS
+        finally:
+            self._note(kind, short=short)
         return result
 
     def _note(self, kind: Hashable, *, short: bool) -> None:

@@ -49,10 +49,13 @@ class Sent:
         self.nbytes = 0
         self.specs: list[tuple[tuple[int, ...], Any]] = []  # (shape, dtype) of each tensor
         self.node = Node("send", _hand_down, (), ())
+        edges: Any = []  # it grows while the message is written
+        self.node.edges = edges
 
     def add(self, tensor: Tensor) -> int:
         """One more tensor; returns its index in the message."""
-        self.node.edges = (*self.node.edges, tensor._node or tensor)
+        edges: Any = self.node.edges
+        edges.append(tensor._node or tensor)
         self.specs.append((tensor._data.shape, tensor._data.dtype))
         self.nbytes += tensor._data.nbytes
         return len(self.specs) - 1
@@ -82,7 +85,7 @@ class Received:
         about: the function that it is about, for people.
     """
 
-    __slots__ = ("about", "context", "id", "nbytes", "orders", "peer", "runner", "spent")
+    __slots__ = ("about", "context", "dtypes", "id", "nbytes", "orders", "peer", "runner", "spent")
 
     def __init__(self, id: TensorsId, context: Context, peer: tuple[str, int], about: str) -> None:
         self.id = id
@@ -91,6 +94,7 @@ class Received:
         self.about = about
         self.nbytes = 0
         self.orders: dict[int, int] = {}  # of the recv nodes, by index
+        self.dtypes: dict[int, Any] = {}
         self.runner: Runner | None = None
         self.spent = False  # a backward that did not retain the graph has gone over it
 
@@ -100,6 +104,7 @@ class Received:
             raise WireError(f"tensor {index} of message {self.id} came twice, or is of dtype {data.dtype}")
         node = RecvNode(self, index)
         self.orders[index] = node.order
+        self.dtypes[index] = data.dtype
         self.nbytes += data.nbytes
         tensor = Tensor(data)
         tensor._node, tensor._requires_grad = node, True

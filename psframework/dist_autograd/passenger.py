@@ -43,8 +43,11 @@ def enter(home: Home, context: Context) -> Any:
 
 
 def leave(token: Any) -> None:
-    """Undoes `enter`."""
-    _current.reset(token)
+    """Undoes `enter`, also from another task than the one that entered: that one's copy is beyond reach."""
+    try:
+        _current.reset(token)
+    except ValueError:
+        _current.set(None)
 
 
 def current() -> Context | None:
@@ -79,9 +82,9 @@ class TensorPassenger:
     # As the scope of calls
 
     def leave(self, name: str) -> bytes:
-        """A call is made: it is part of the context in which that happens."""
+        """A call is made: it is part of the context in which that happens, unless under `no_grad`."""
         found = _current.get()
-        if found is None:
+        if found is None or not is_grad_enabled():
             return b""
         home, context = found
         context.check()

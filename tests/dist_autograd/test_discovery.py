@@ -133,11 +133,32 @@ class Doubled(Function):
 def test_the_same_operations_are_of_one_kind(context: Context) -> None:
     x = Tensor(np.ones(2), requires_grad=True)
     kinds = []
-    for root in ((x * 2.0).sum(), (x * 3.0).sum(), (x + 2.0).sum(), (x * 2.0 * 2.0).sum()):
+    large = Tensor(np.ones(9), requires_grad=True)
+    for root in (
+        (x * 2.0).sum(),
+        (x * 3.0).sum(),
+        (x + 2.0).sum(),
+        (x * 2.0 * 2.0).sum(),
+        (large * 2.0).sum(),
+    ):
         discovery = Discovery(context)
-        discovery.from_roots(keys(root))
+        discovery.from_roots(keys(root.sum()))
         kinds.append(discovery.kind)
-    assert kinds[0] == kinds[1] and len(set(kinds)) == 3
+    assert kinds[0] == kinds[1] and len(set(kinds)) == 4
+
+
+@pytest.mark.parametrize("which", ["received", "root", "sent"])
+def test_hooks_of_what_has_no_operation_are_noticed(context: Context, which: str) -> None:
+    x = Tensor(np.ones(()), requires_grad=True)
+    _, (h,) = came(context, 1)
+    sent = goes(context, 2, x)
+    (h if which == "received" else x).register_hook(lambda gradient: None)
+    discovery = Discovery(context)
+    if which == "sent":
+        discovery.from_message(sent.id, [0])
+    else:
+        discovery.from_roots(keys(h.sum() if which == "received" else x))
+    assert discovery.users
 
 
 @pytest.mark.parametrize("which", ["ours", "function", "hook", "leaf's hook", "recomputed"])

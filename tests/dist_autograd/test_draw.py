@@ -10,7 +10,7 @@ from psframework.dist_autograd.context import Context
 from psframework.dist_autograd.draw import draw
 from psframework.dist_autograd.ids import ContextId, TensorsId
 from psframework.dist_autograd.pairs import Sent
-from psframework.errors import ArgumentError, PeerLost
+from psframework.errors import ArgumentError, ContextClosed, PeerLost
 from psframework.proto.v1 import dist_autograd_pb2 as pb
 from psframework.rpc.deadline import Deadline
 
@@ -93,6 +93,25 @@ async def test_what_is_alive_here_or_the_roots_alone_with_names_of_leaves():
         assert all(f">{name}</text>" in one_root for name in ("sum", "multiply", "w"))
         assert ">exp</text>" not in one_root
     assert other is not None
+
+
+@pytest.mark.parametrize("when", ["before others are asked", "while they answer"])
+async def test_a_context_that_ends_meanwhile_is_closed(monkeypatch, when):
+    own = context("w0")
+
+    def end(*args, **kwargs):
+        own.end("has ended")
+        return pb.OutlineReply()
+
+    crew = Crew(w0=reply())
+    if when == "before others are asked":
+        monkeypatch.setattr("psframework.dist_autograd.draw.outline", end)
+    else:
+        ask = crew.outline_of
+        crew.outline_of = lambda *args: (end(), ask(*args))[1]
+    with pytest.raises(ContextClosed, match="has ended"):
+        await drawing(crew, own)
+    assert len(crew.asked) == (when == "while they answer")
 
 
 async def test_nothing_to_draw():

@@ -85,6 +85,38 @@ def test_living_finds_what_hangs_on_messages_of_this_context_alone():
     assert [name for name, _ in shown(outline(own, [apart._node]))] == ["recv", "leaf", "multiply", "sum"]
 
 
+def test_a_context_that_ends_meanwhile_has_nothing_living():
+    class Ending(dict):
+        """Another thread clears it, when its keys have been read."""
+
+        def __iter__(self):
+            keys = list(super().__iter__())
+            self.clear()
+            return iter(keys)
+
+    own = context()
+    own.sent = Ending()
+    leaves(own, 1, tensor(np.ones(4), True))
+    living(own)
+    own.end("has ended")
+    assert living(own) == []
+
+
+def test_a_message_that_is_being_sent_may_grow_meanwhile():
+    own = context()
+    first, second = (tensor(np.ones(4), True) for _ in range(2))
+    leaves(own, 1, first)
+    (sent,) = own.sent.values()
+
+    class Names(dict):
+        def get(self, key, default=None):
+            if key is first:
+                sent.add(second)
+            return default
+
+    assert shown(outline(own, names=Names())) == [("leaf", []), ("send", [0])]
+
+
 def test_a_large_graph_is_folded_and_a_deep_one_does_not_recurse():
     own = context()
     (x,) = came(own, 1)

@@ -50,6 +50,7 @@ async def test_an_error_is_the_callers_and_only_so_many_kinds_are_remembered() -
     known = Pace()
     with pytest.raises(ZeroDivisionError):
         await known.run("fails", lambda: 1 / 0)
+    assert known._short == {"fails": 0}
     for kind in range(REMEMBERED + 10):
         known._note(kind, short=True)
     assert len(known._short) == REMEMBERED

@@ -39,7 +39,7 @@ def test_a_message_that_leaves_hands_gradients_to_what_made_its_tensors() -> Non
     sent = Sent(ID, "bob", "mod.fn")
     assert [sent.add(leaf), sent.add(made)] == [0, 1]
     assert sent.nbytes == 32
-    assert sent.node.edges == (leaf, made._node)
+    assert list(sent.node.edges) == [leaf, made._node]
     assert sent.node.order > made._node.order  # it runs before what it depends on
     gradients = (np.ones(2), None)
     assert sent.node.backward(Parts(gradients)) is gradients

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -16,7 +17,7 @@ import psframework as psf
 from psframework import ops
 from psframework.autograd import no_grad
 from psframework.dist_autograd.handle import Mode
-from psframework.errors import AutogradError, ContextClosed, ContextMismatch
+from psframework.errors import AutogradError, ContextClosed, ContextMismatch, DeadlineExceeded
 
 W0, W1, W2 = "worker-0", "worker-1", "worker-2"
 SMART_AND_FAST: list[Mode] = ["smart", "fast"]
@@ -234,9 +235,45 @@ async def test_no_gradients_inside_no_grad_and_outside_of_contexts(stage: Stage)
         with no_grad():
             assert not await cluster.rpc_async(W0, functions.requires_grad, (x,))
             y = await cluster.rpc_async(W0, functions.twice, (x,))
+            layer = cluster.remote(W0, Layer, (3.0,))
+            assert not (await layer.rpc_async().forward(x)).requires_grad
         assert not y.requires_grad
         await ctx.backward([((await cluster.rpc_async(W0, functions.twice, (x,))) * y).sum()])
         assert ctx.gradients()[x] == [2.0 * 4.0]
+
+
+async def test_a_hook_may_change_the_dtype_of_what_goes_back(stage: Stage) -> None:
+    x = leaf(1.0, dtype=np.dtype(np.float32))
+    async with stage.cluster.dist_autograd() as ctx:
+        y = await stage.cluster.rpc_async(W0, functions.twice, (x,))
+        y.register_hook(lambda gradient: gradient * np.float64(0.5))
+        await ctx.backward([y.sum()])
+        assert ctx.gradients()[x].dtype == np.float32 and ctx.gradients()[x] == [1.0]
+
+
+async def test_a_context_may_be_left_in_another_task(stage: Stage) -> None:
+    ctx, x = stage.cluster.dist_autograd(), leaf(1.0)
+    await asyncio.create_task(ctx.__aenter__())
+    with ctx.inside():
+        await ctx.backward([(await stage.cluster.rpc_async(W0, functions.twice, (x,))).sum()])
+    await asyncio.create_task(ctx.__aexit__(None, None, None))
+    with pytest.raises(ContextClosed):
+        ctx.gradients()
+
+
+async def test_a_backward_that_waits_too_long_for_its_turn_harms_no_other(stage: Stage) -> None:
+    x = leaf(1.0)
+    async with stage.cluster.dist_autograd() as ctx:
+        y = await stage.cluster.rpc_async(W0, functions.twice, (x,))
+        release = threading.Event()
+        y.register_hook(lambda gradient: release.wait(20) and None)
+        first = asyncio.create_task(ctx.backward([y.sum()]))
+        await asyncio.sleep(0.05)
+        with pytest.raises(DeadlineExceeded, match="another backward"):
+            await ctx.backward([(x * 2.0).sum()], timeout=0.1)
+        release.set()
+        await first
+        assert ctx.gradients()[x] == [2.0]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
