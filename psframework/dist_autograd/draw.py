@@ -45,7 +45,9 @@ async def draw(
         raise ArgumentError("draw: a root must be a tensor that requires grad: nothing else has a graph")
     pairs = names.items() if isinstance(names, Mapping) else names
     own = await compute(_own, context, listed, {tensor: name for name, tensor in pairs}, limit)
+    context.check()
     processes = await _gather(home, context.id, own, limit, deadline)
+    context.check()  # those that were asked may have freed theirs meanwhile
     if not any(process.nodes for process in processes):
         raise ArgumentError("draw: no tensor that requires grad has travelled in this context")
     title = f"context {context.id} of {context.creator}"

@@ -48,7 +48,7 @@ def outline(
         for key, node in zip(found.index, nodes):
             if isinstance(key, Node) and not node.HasField("message"):
                 node.nbytes = sum(array.nbytes for array in arrays_of(key))
-    return pb.OutlineReply(nodes=nodes, peers=context.peers)
+    return pb.OutlineReply(nodes=nodes, peers=tuple(context.peers))
 
 
 def living(context: Context) -> list[Node]:
@@ -57,7 +57,7 @@ def living(context: Context) -> list[Node]:
     No node knows what uses it, so they are looked for among all objects.
     """
     nodes: list[Node] = [each for each in gc.get_objects() if issubclass(type(each), Node)]
-    found = dict.fromkeys(context.sent[id].node for id in tuple(context.sent))
+    found = dict.fromkeys(sent.node for sent in tuple(context.sent.values()))
     for node in sorted(nodes, key=lambda node: node.order):
         if isinstance(node, RecvNode):
             if node.message.context is context:
@@ -75,15 +75,15 @@ class _Outline:
 
     def add(self, top: Key) -> None:
         """Adds a node and all below it, inputs first."""
-        stack = [(_key(top), False)]
+        stack: list[tuple[Key, list[Key] | None]] = [(_key(top), None)]
         while stack:
-            key, ready = stack.pop()
+            key, below = stack.pop()
             if key in self.index:
                 continue
-            below = [_key(edge) for edge in key.edges if edge is not None] if isinstance(key, Node) else []
-            if not ready and below:
-                stack.append((key, True))
-                stack += [(edge, False) for edge in below if edge not in self.index]
+            if below is None:
+                below = _below(key)  # once: the node of a message that is being sent has more later
+                stack.append((key, below))
+                stack += [(edge, None) for edge in below if edge not in self.index]
                 continue
             self.index[key] = len(self.nodes)
             made = self._node(key)
@@ -113,6 +113,10 @@ class _Outline:
 def _key(edge: Any) -> Key:
     """What a node is shown as: all tensors of a message as one."""
     return edge.message if isinstance(edge, RecvNode) else edge
+
+
+def _below(key: Key) -> list[Key]:
+    return [_key(edge) for edge in key.edges if edge is not None] if isinstance(key, Node) else []
 
 
 def _order(message: Sent | Received) -> int:
