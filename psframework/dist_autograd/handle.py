@@ -92,6 +92,11 @@ class DistContext:
         """Its name, the same in all processes."""
         return self._open.id
 
+    @property
+    def backwards(self) -> int:
+        """How many backwards have begun."""
+        return self._open.backwards
+
     @contextmanager
     def inside(self) -> Iterator[None]:
         """The block, and the tasks that it starts, belong to this context, in whatever task it runs."""

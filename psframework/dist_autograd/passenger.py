@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final, Protocol
@@ -48,6 +50,16 @@ def leave(token: Any) -> None:
         _current.reset(token)
     except ValueError:
         _current.set(None)
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Calls in the block belong to no context, since they outlive the one that is open."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def current() -> Context | None:

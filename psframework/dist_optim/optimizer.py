@@ -12,7 +12,7 @@ from psframework.autograd.tensor import Tensor
 from psframework.dist_autograd.handle import DistContext
 from psframework.dist_optim.outcome import check_all
 from psframework.dist_optim.place import Elsewhere, Here, Place
-from psframework.errors import ArgumentError, DeadlineExceeded, PsfError
+from psframework.errors import ArgumentError, AutogradError, DeadlineExceeded, PsfError
 from psframework.nn.module import Module
 from psframework.optim.clip import GlobalNorm
 from psframework.optim.optimizer import Optimizer
@@ -98,6 +98,7 @@ class DistributedOptimizer:
         Raises:
             PartialFailure: some owners did not step; it names them, with the reasons, and those that did.
             PsfError: no owner has stepped, all for this reason.
+            AutogradError: no backward has run in the context.
             ContextClosed: the context has ended, or failed.
         """
         if max_norm is not None and not max_norm >= 0:
@@ -106,6 +107,10 @@ class DistributedOptimizer:
         spec = None if rule is self._rule else rule.spec()
         await self._wait_made(timeout)
         with ctx.inside():
+            if not ctx.backwards:
+                raise AutogradError(
+                    "no backward has run in this context: call `await ctx.backward([loss])` before the step"
+                )
             norm, coefficient = None, 1.0
             if max_norm is not None:
                 norm = await self._norm(timeout)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, Protocol
 
 from psframework.backend import follow
+from psframework.dist_autograd import passenger
 from psframework.dist_optim.owner import Items, OwnersOptimizer, Spec, owners_optimizer
 from psframework.rref.handle import RRef
 
@@ -66,7 +67,9 @@ class Elsewhere:
         first: RRef = items[0][1]
         self.name = first.owner_name()
         # It may wait for its items for as long as these take; a step doesn't wait longer than it should.
-        self._optimizer = first.calls.remote(first, owners_optimizer, (dict(spec), list(items)), timeout=0)
+        args = dict(spec), list(items)
+        with passenger.outside():
+            self._optimizer = first.calls.remote(first, owners_optimizer, args, timeout=0)
 
     async def made(self) -> None:
         """Waits for the values, too."""

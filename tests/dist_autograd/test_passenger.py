@@ -130,6 +130,12 @@ async def test_tasks_and_threads_inherit_it(inside: Context) -> None:
     assert await asyncio.to_thread(passenger.current) is inside
 
 
+def test_a_block_inside_of_one_may_be_outside(inside: Context) -> None:
+    with passenger.outside():
+        assert PASSENGER.leave("bob") == b"" and passenger.current() is None
+    assert PASSENGER.leave("bob") and passenger.current() is inside
+
+
 def test_nothing_leaves_in_a_context_that_has_ended(homes: dict[str, Home], inside: Context) -> None:
     homes["me"].contexts.end(inside.id)
     with pytest.raises(ContextClosed, match="has ended"):

@@ -345,7 +345,33 @@ async def test_a_context_that_has_ended_steps_nothing(cluster: psf.Cluster) -> N
     assert_same(await model.values(), before)
 
 
+async def test_it_may_be_made_in_a_context_that_is_left_before_its_items_are_there(
+    cluster: psf.Cluster,
+) -> None:
+    late = cluster.remote("worker-0", part_that_comes_late, ("leave",))
+    async with cluster.dist_autograd():
+        distributed = psf.DistributedOptimizer(optim.SGD(lr=0.1), [late])
+    await cluster.rpc_async("worker-0", let_it_come, ("leave",))
+    async with cluster.dist_autograd() as ctx:
+        await ctx.backward([(await late.rpc_async().forward(batch(0)[0])).sum()])
+        await distributed.step(ctx)
+    assert len((await distributed.state_dict())["state"]) == 2
+
+
 # What can't be right
+
+
+async def test_a_step_before_any_backward_is_an_error(cluster: psf.Cluster) -> None:
+    model = Spread(cluster)
+    distributed = psf.DistributedOptimizer(optim.SGD(lr=0.1), model.parts)
+    async with cluster.dist_autograd() as ctx:
+        loss = await model.loss(0)
+        for max_norm in (None, 1.0):
+            with pytest.raises(psf.AutogradError, match=r"call `await ctx\.backward\(\[loss\]\)` before"):
+                await distributed.step(ctx, max_norm)
+        await ctx.backward([loss])
+        await distributed.step(ctx)
+    assert len((await distributed.state_dict())["state"]) == 6
 
 
 async def test_a_dead_owner_is_named_and_so_are_those_that_stepped(
