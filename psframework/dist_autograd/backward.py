@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
@@ -213,13 +214,23 @@ class Backward:
 
     @property
     def waits(self) -> list[str]:
-        """Messages of all processes reached so far that got no gradient, for people."""
-        return [wait for _, report in sorted(self.reports.items()) for wait in report.waits]
+        """Messages of all processes reached so far that got no gradient, for people; the likely causes first.
+
+        Of a process's own messages the newest holds back all others, so each process's newest come before any
+        process's second.
+        """
+        reports = [report for _, report in sorted(self.reports.items())]
+        turns = zip_longest(*(report.waits for report in reports))
+        return [
+            *(message for report in reports for message in report.unused),
+            *(message for turn in turns for message in turn if message is not None),
+        ]
 
     def _report(self) -> None:
         part, self._serial = self.part, self._serial + 1
-        waits = [*map(str, part.waits), *map(str, part.unused)]
-        own = pb.Report(incarnation=self._wire.incarnation, serial=self._serial, waits=waits)
+        own = pb.Report(incarnation=self._wire.incarnation, serial=self._serial)
+        own.waits.extend(map(str, reversed(part.waits)))
+        own.unused.extend(map(str, part.unused))
         self._merge([own])
 
     def _merge(self, reports: Iterable[pb.Report]) -> None:

@@ -259,7 +259,7 @@ def _scalars(roots: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 def _check_done(backward: Backward) -> None:
     """Raises if a message never got its gradient."""
-    waits = backward.waits if backward.id.fast else list(map(str, backward.part.waits))
+    waits = backward.waits if backward.id.fast else list(map(str, reversed(backward.part.waits)))
     if waits:
         shown = "; ".join(waits[:10]) + ("; ..." if len(waits) > 10 else "")
         raise AutogradError(

@@ -214,9 +214,34 @@ async def test_a_fast_backward_reports_what_got_nothing(context: Context) -> Non
         "message 9.2 of eve, about mod.fn"
     ]
     assert backward.waits == [
-        "message 7.1 to bob, about mod.on",
         "message 9.2 of eve, about mod.fn",
+        "message 7.1 to bob, about mod.on",
         "newer",
+    ]
+
+
+async def test_a_fast_backward_names_first_what_others_wait_for(context: Context) -> None:
+    x = Tensor(np.ones(2), requires_grad=True)
+    for number in (1, 2, 3):
+        goes(context, number, x * 1.0)
+    gradients, heap = start((came(context, 4, "bob", BOB) + x).sum(), None)
+    backward, net = begin(context, fast=True)
+    backward.start(gradients, heap)
+    running = asyncio.create_task(backward.engage(Deadline.after(5)))
+    await until(lambda: net.passed)
+    there = [
+        pb.Report(incarnation=EVE, serial=1, waits=["eve's newest", "eve's second"]),
+        pb.Report(incarnation=BOB, serial=1, unused=["nothing used it"]),
+    ]
+    net.passed[0][2].set_result(pb.PassReply(reports=there))
+    await running
+    assert backward.waits == [
+        "nothing used it",
+        "message 7.3 to bob, about mod.on",
+        "eve's newest",
+        "message 7.2 to bob, about mod.on",
+        "eve's second",
+        "message 7.1 to bob, about mod.on",
     ]
 
 

@@ -68,6 +68,17 @@ async def test_fast_names_the_calls_whose_results_nothing_uses(stage: Stage) -> 
             await rpc(W0, functions.twice, (x,))
 
 
+async def test_fast_names_what_many_others_wait_for_first(stage: Stage) -> None:
+    rpc, x = stage.cluster.rpc_async, leaf(1.0, 2.0)
+    async with stage.cluster.dist_autograd() as ctx:
+        used = [await rpc(W0, functions.twice, (x,)) for _ in range(12)]
+        assert await rpc(W1, functions.requires_grad, (x,))  # its result is no tensor
+        with pytest.raises(
+            AutogradError, match=r"reached 13 message.*: message \S+ to worker-1, about \S+requires_grad; "
+        ):
+            await ctx.backward([sum(used).sum()], mode="fast")
+
+
 @pytest.mark.parametrize("mode", SMART_AND_FAST)
 async def test_results_that_are_used_twice(stage: Stage, mode: Mode) -> None:
     rpc, x = stage.cluster.rpc_async, leaf(1.0, 2.0)

@@ -254,13 +254,20 @@ class Report(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     SERIAL_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
+    UNUSED_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """Incarnation of the process."""
     serial: _builtins.int
     """Serial of its reports: a higher one is newer."""
     @_builtins.property
     def waits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Waits are the messages that got no gradient, for people."""
+        """Waits are the messages that it sent and got no gradient for, newest first, for people. Those after the
+        first may only wait for that one.
+        """
+
+    @_builtins.property
+    def unused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Unused are the messages that it got and that no gradient reached."""
 
     def __init__(
         self,
@@ -268,10 +275,11 @@ class Report(_message.Message):
         incarnation: _builtins.int = ...,
         serial: _builtins.int = ...,
         waits: _abc.Iterable[_builtins.str] | None = ...,
+        unused: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "serial", b"serial", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "serial", b"serial", "unused", b"unused", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
