@@ -42,6 +42,9 @@ class Wire(Protocol):
     def discover(
         self, peer: tuple[str, int], request: pb.DiscoverRequest, deadline: Deadline
     ) -> asyncio.Future[Any]: ...
+    def survey(
+        self, name: str, request: pb.SurveyRequest, deadline: Deadline
+    ) -> asyncio.Future[pb.SurveyReply]: ...
     def pass_back(
         self, message: Received, request: pb.PassRequest, gradients: Gradients, deadline: Deadline
     ) -> asyncio.Future[pb.PassReply]: ...
@@ -163,7 +166,7 @@ class Backward:
         finally:
             self.engaged = False
         if self.id.fast:
-            self._report()
+            self._merge([self.report()])
 
     def close(self) -> None:
         """It is over, one way or the other."""
@@ -226,12 +229,25 @@ class Backward:
             *(message for turn in turns for message in turn if message is not None),
         ]
 
-    def _report(self) -> None:
+    async def survey(self, deadline: Deadline) -> None:
+        """Asks processes that no gradient has reached, and those that they called, for their reports."""
+        known = {report.name for report in self.reports.values()}
+        while names := {name for report in self.reports.values() for name in report.peers} - known:
+            known |= names
+            request = pb.SurveyRequest(backward=self.id)
+            calls = [self._wire.survey(name, request, deadline) for name in sorted(names)]
+            for reply in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(reply, pb.SurveyReply):  # else it is gone, or the context never reached it
+                    self._merge([reply.report])
+
+    def report(self) -> pb.Report:
+        """What this process waits for, and has not used."""
         part, self._serial = self.part, self._serial + 1
-        own = pb.Report(incarnation=self._wire.incarnation, serial=self._serial)
+        own = pb.Report(incarnation=self._wire.incarnation, serial=self._serial, name=self._wire.name)
+        own.peers.extend(self.context.peers)
         own.waits.extend(map(str, reversed(part.waits)))
-        own.unused.extend(map(str, part.unused))
-        self._merge([own])
+        own.unused.extend(map(str, part.never_used))
+        return own
 
     def _merge(self, reports: Iterable[pb.Report]) -> None:
         for report in reports:

@@ -39,6 +39,7 @@ def _itself(reply: Any, parts: Sequence[memoryview], journey: Journey) -> Any:
 
 
 DISCOVER: Final = Operation(f"/{SERVICE}/Discover", pb.DiscoverReply, _itself)
+SURVEY: Final = Operation(f"/{SERVICE}/Survey", pb.SurveyReply, _itself, lambda request: True)
 PASS: Final = Operation(f"/{SERVICE}/Pass", pb.PassReply, _itself)
 RELEASE: Final = Operation(f"/{SERVICE}/Release", pb.ReleaseReply, _itself, lambda request: True)
 LIVE: Final = Operation(f"/{SERVICE}/Live", pb.LiveReply, _itself, lambda request: True)
@@ -232,6 +233,12 @@ class DistAutograd:
     ) -> asyncio.Future[Any]:
         """Tells a member which of its messages take part."""
         return self._send(DISCOVER, request, *peer, deadline)
+
+    def survey(
+        self, name: str, request: pb.SurveyRequest, deadline: Deadline
+    ) -> asyncio.Future[pb.SurveyReply]:
+        """Asks a member for its report."""
+        return self._send(SURVEY, request, name, None, deadline)
 
     def pass_back(
         self, message: Received, request: pb.PassRequest, gradients: Gradients, deadline: Deadline

@@ -57,7 +57,7 @@ class LocalPart:
         self._waiting = {sent.node.order: sent for sent in reached}
         self._due = {message: _Due(message, tensors) for message, tensors in asked.items()}
         self._leave: Leave = _nowhere
-        self._closed = False
+        self._closed = self._began = False
         self.thread = 0
         self.done = False
         self.unused: list[Received] = []
@@ -68,6 +68,11 @@ class LocalPart:
     def waits(self) -> list[Sent]:
         """Messages from here whose gradients have not come, oldest first."""
         return [self._waiting[order] for order in sorted(self._waiting)]
+
+    @property
+    def never_used(self) -> list[Received]:
+        """Messages to here that no gradient has reached: all, if this part never ran."""
+        return self.unused if self._began else list(self._due)
 
     def start(self, gradients: dict[Key, Any], heap: list[tuple[int, Node]]) -> None:
         """Begins at roots of this process, with what `autograd.engine.start` made of them."""
@@ -92,7 +97,7 @@ class LocalPart:
             Exception: what a rule or a hook raises; AutogradError as a local backward does.
             ContextClosed: it was closed meanwhile, or before.
         """
-        self._leave, self.thread = leave, get_ident()
+        self._leave, self.thread, self._began = leave, get_ident(), True
         try:
             self._check_open()
             floor = max(self._waiting, default=0)

@@ -153,6 +153,8 @@ class DistContext:
                     began = True
                     backward.start(gradients, heap)
                     await backward.engage(until)
+                    if id.fast and not backward.waits:  # else others may only wait for these
+                        await backward.survey(until)
                 _check_done(backward)
             except BaseException as error:
                 failure = error if isinstance(error, Exception) else ContextClosed("its caller was cancelled")

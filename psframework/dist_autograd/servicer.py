@@ -53,6 +53,7 @@ class DistAutogradService:
         return [
             Method("Discover", pb.DiscoverRequest, pb.DiscoverReply, self.discover),
             Method("Pass", pb.PassRequest, pb.PassReply, self.pass_back),
+            Method("Survey", pb.SurveyRequest, pb.SurveyReply, self.survey),
             Method("Release", pb.ReleaseRequest, pb.ReleaseReply, self.release),
             Method("Live", pb.LiveRequest, pb.LiveReply, self.live),
             Method("Outline", pb.OutlineRequest, pb.OutlineReply, self.outline),
@@ -91,6 +92,13 @@ class DistAutogradService:
             self._backwards.fail(request.backward, error if isinstance(error, Exception) else gone)
             raise
         return pb.PassReply(reports=backward.reports.values())
+
+    def survey(self, request: pb.SurveyRequest, call: Call) -> pb.SurveyReply:
+        """What this process waits for in a "fast" backward, and has not used."""
+        _check_session(call)
+        if not request.backward.fast or call.peer.incarnation != request.backward.context.creator:
+            raise WireError("only the creator of a context asks for reports, of fast backwards")
+        return pb.SurveyReply(report=self._backwards.backward(request.backward).report())
 
     def release(self, request: pb.ReleaseRequest, call: Call) -> pb.ReleaseReply:
         """Ends contexts of others; those that this process called inside them hear of it too."""

@@ -79,6 +79,20 @@ async def test_fast_names_what_many_others_wait_for_first(stage: Stage) -> None:
             await ctx.backward([sum(used).sum()], mode="fast")
 
 
+async def test_fast_names_what_processes_did_not_use_that_no_gradient_reaches(stage: Stage) -> None:
+    rpc, x = stage.cluster.rpc_async, leaf(1.0, 2.0)
+    for names in ([W2], [W2, W0]):
+        async with stage.cluster.dist_autograd() as ctx:
+            used = await rpc(W0, functions.twice, (x,))
+            assert await rpc(W1, functions.ask_and_forget, (names,)) is None
+            with pytest.raises(AutogradError, match=r"message \S+ of worker-2, about dist_functions\.twice"):
+                await ctx.backward([used.sum()], mode="fast")
+        async with stage.cluster.dist_autograd() as ctx:
+            used = await rpc(W0, functions.twice, (x,))
+            await rpc(W1, functions.ask_and_forget, (names,))
+            await ctx.backward([used.sum()])
+
+
 @pytest.mark.parametrize("mode", SMART_AND_FAST)
 async def test_results_that_are_used_twice(stage: Stage, mode: Mode) -> None:
     rpc, x = stage.cluster.rpc_async, leaf(1.0, 2.0)

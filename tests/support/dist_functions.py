@@ -46,6 +46,16 @@ def requires_grad(x: Any) -> bool:
 
 
 @psf.remote
+async def ask_and_forget(names: list[str]) -> None:
+    """Asks a member with a tensor of its own, through others or at once, and uses nothing of the answer."""
+    call = psf.current_cluster().rpc_async
+    if len(names) > 1:
+        await call(names[-1], ask_and_forget, (names[:-1],))
+    else:
+        await call(names[0], twice, (psf.tensor(np.ones(2), requires_grad=True),))
+
+
+@psf.remote
 async def forward_to(names: list[str], x: Any) -> Any:
     """Doubles it, and has the next one of those members go on."""
     x = x * 2.0

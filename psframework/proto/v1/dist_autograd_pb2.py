@@ -26,7 +26,7 @@ from psframework.proto.v1 import error_pb2 as psframework_dot_proto_dot_v1_dot_e
 from psframework.proto.v1 import remote_pb2 as psframework_dot_proto_dot_v1_dot_remote__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(psframework/proto/v1/dist_autograd.proto\x12\x14psframework.proto.v1\x1a psframework/proto/v1/error.proto\x1a!psframework/proto/v1/remote.proto\"-\n\tContextId\x12\x0f\n\x07\x63reator\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\",\n\tTensorsId\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\"l\n\nBackwardId\x12\x30\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1f.psframework.proto.v1.ContextId\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0c\n\x04\x66\x61st\x18\x03 \x01(\x08\x12\x0e\n\x06retain\x18\x04 \x01(\x08\"I\n\x04Part\x12\x30\n\x07message\x18\x01 \x01(\x0b\x32\x1f.psframework.proto.v1.TensorsId\x12\x0f\n\x07tensors\x18\x02 \x03(\r\"p\n\x0f\x44iscoverRequest\x12\x32\n\x08\x62\x61\x63kward\x18\x01 \x01(\x0b\x32 .psframework.proto.v1.BackwardId\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.psframework.proto.v1.Part\"\x0f\n\rDiscoverReply\"\xa3\x01\n\x0bPassRequest\x12\x32\n\x08\x62\x61\x63kward\x18\x01 \x01(\x0b\x32 .psframework.proto.v1.BackwardId\x12\x30\n\x07message\x18\x02 \x01(\x0b\x32\x1f.psframework.proto.v1.TensorsId\x12.\n\tgradients\x18\x03 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\":\n\tPassReply\x12-\n\x07reports\x18\x01 \x03(\x0b\x32\x1c.psframework.proto.v1.Report\"L\n\x06Report\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0e\n\x06serial\x18\x02 \x01(\r\x12\r\n\x05waits\x18\x03 \x03(\t\x12\x0e\n\x06unused\x18\x04 \x03(\t\"\x84\x01\n\x0eReleaseRequest\x12\x31\n\x08\x63ontexts\x18\x01 \x03(\x0b\x32\x1f.psframework.proto.v1.ContextId\x12\r\n\x05\x62\x65low\x18\x02 \x01(\x04\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.psframework.proto.v1.ErrorDetail\"\x0e\n\x0cReleaseReply\"@\n\x0bLiveRequest\x12\x31\n\x08\x63ontexts\x18\x01 \x03(\x0b\x32\x1f.psframework.proto.v1.ContextId\">\n\tLiveReply\x12\x31\n\x08\x63ontexts\x18\x01 \x03(\x0b\x32\x1f.psframework.proto.v1.ContextId\"Q\n\x0eOutlineRequest\x12\x30\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1f.psframework.proto.v1.ContextId\x12\r\n\x05limit\x18\x02 \x01(\r\"\x85\x02\n\tGraphNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06inputs\x18\x02 \x03(\r\x12\r\n\x05label\x18\x03 \x01(\t\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12;\n\x06\x66olded\x18\x05 \x03(\x0b\x32+.psframework.proto.v1.GraphNode.FoldedEntry\x12\x30\n\x07message\x18\x06 \x01(\x0b\x32\x1f.psframework.proto.v1.TensorsId\x12\x0c\n\x04peer\x18\x07 \x01(\t\x12\x0f\n\x07tensors\x18\x08 \x01(\r\x1a-\n\x0b\x46oldedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"M\n\x0cOutlineReply\x12.\n\x05nodes\x18\x01 \x03(\x0b\x32\x1f.psframework.proto.v1.GraphNode\x12\r\n\x05peers\x18\x02 \x03(\t2\xaf\x03\n\x13\x44istAutogradService\x12V\n\x08\x44iscover\x12%.psframework.proto.v1.DiscoverRequest\x1a#.psframework.proto.v1.DiscoverReply\x12J\n\x04Pass\x12!.psframework.proto.v1.PassRequest\x1a\x1f.psframework.proto.v1.PassReply\x12S\n\x07Release\x12$.psframework.proto.v1.ReleaseRequest\x1a\".psframework.proto.v1.ReleaseReply\x12J\n\x04Live\x12!.psframework.proto.v1.LiveRequest\x1a\x1f.psframework.proto.v1.LiveReply\x12S\n\x07Outline\x12$.psframework.proto.v1.OutlineRequest\x1a\".psframework.proto.v1.OutlineReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(psframework/proto/v1/dist_autograd.proto\x12\x14psframework.proto.v1\x1a psframework/proto/v1/error.proto\x1a!psframework/proto/v1/remote.proto\"-\n\tContextId\x12\x0f\n\x07\x63reator\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\",\n\tTensorsId\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\"l\n\nBackwardId\x12\x30\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1f.psframework.proto.v1.ContextId\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0c\n\x04\x66\x61st\x18\x03 \x01(\x08\x12\x0e\n\x06retain\x18\x04 \x01(\x08\"I\n\x04Part\x12\x30\n\x07message\x18\x01 \x01(\x0b\x32\x1f.psframework.proto.v1.TensorsId\x12\x0f\n\x07tensors\x18\x02 \x03(\r\"p\n\x0f\x44iscoverRequest\x12\x32\n\x08\x62\x61\x63kward\x18\x01 \x01(\x0b\x32 .psframework.proto.v1.BackwardId\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.psframework.proto.v1.Part\"\x0f\n\rDiscoverReply\"\xa3\x01\n\x0bPassRequest\x12\x32\n\x08\x62\x61\x63kward\x18\x01 \x01(\x0b\x32 .psframework.proto.v1.BackwardId\x12\x30\n\x07message\x18\x02 \x01(\x0b\x32\x1f.psframework.proto.v1.TensorsId\x12.\n\tgradients\x18\x03 \x01(\x0b\x32\x1b.psframework.proto.v1.Value\":\n\tPassReply\x12-\n\x07reports\x18\x01 \x03(\x0b\x32\x1c.psframework.proto.v1.Report\"i\n\x06Report\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0e\n\x06serial\x18\x02 \x01(\r\x12\r\n\x05waits\x18\x03 \x03(\t\x12\x0e\n\x06unused\x18\x04 \x03(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\r\n\x05peers\x18\x06 \x03(\t\"C\n\rSurveyRequest\x12\x32\n\x08\x62\x61\x63kward\x18\x01 \x01(\x0b\x32 .psframework.proto.v1.BackwardId\";\n\x0bSurveyReply\x12,\n\x06report\x18\x01 \x01(\x0b\x32\x1c.psframework.proto.v1.Report\"\x84\x01\n\x0eReleaseRequest\x12\x31\n\x08\x63ontexts\x18\x01 \x03(\x0b\x32\x1f.psframework.proto.v1.ContextId\x12\r\n\x05\x62\x65low\x18\x02 \x01(\x04\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.psframework.proto.v1.ErrorDetail\"\x0e\n\x0cReleaseReply\"@\n\x0bLiveRequest\x12\x31\n\x08\x63ontexts\x18\x01 \x03(\x0b\x32\x1f.psframework.proto.v1.ContextId\">\n\tLiveReply\x12\x31\n\x08\x63ontexts\x18\x01 \x03(\x0b\x32\x1f.psframework.proto.v1.ContextId\"Q\n\x0eOutlineRequest\x12\x30\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1f.psframework.proto.v1.ContextId\x12\r\n\x05limit\x18\x02 \x01(\r\"\x85\x02\n\tGraphNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06inputs\x18\x02 \x03(\r\x12\r\n\x05label\x18\x03 \x01(\t\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12;\n\x06\x66olded\x18\x05 \x03(\x0b\x32+.psframework.proto.v1.GraphNode.FoldedEntry\x12\x30\n\x07message\x18\x06 \x01(\x0b\x32\x1f.psframework.proto.v1.TensorsId\x12\x0c\n\x04peer\x18\x07 \x01(\t\x12\x0f\n\x07tensors\x18\x08 \x01(\r\x1a-\n\x0b\x46oldedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"M\n\x0cOutlineReply\x12.\n\x05nodes\x18\x01 \x03(\x0b\x32\x1f.psframework.proto.v1.GraphNode\x12\r\n\x05peers\x18\x02 \x03(\t2\x81\x04\n\x13\x44istAutogradService\x12V\n\x08\x44iscover\x12%.psframework.proto.v1.DiscoverRequest\x1a#.psframework.proto.v1.DiscoverReply\x12J\n\x04Pass\x12!.psframework.proto.v1.PassRequest\x1a\x1f.psframework.proto.v1.PassReply\x12P\n\x06Survey\x12#.psframework.proto.v1.SurveyRequest\x1a!.psframework.proto.v1.SurveyReply\x12S\n\x07Release\x12$.psframework.proto.v1.ReleaseRequest\x1a\".psframework.proto.v1.ReleaseReply\x12J\n\x04Live\x12!.psframework.proto.v1.LiveRequest\x1a\x1f.psframework.proto.v1.LiveReply\x12S\n\x07Outline\x12$.psframework.proto.v1.OutlineRequest\x1a\".psframework.proto.v1.OutlineReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,23 +52,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PASSREPLY']._serialized_start=710
   _globals['_PASSREPLY']._serialized_end=768
   _globals['_REPORT']._serialized_start=770
-  _globals['_REPORT']._serialized_end=846
-  _globals['_RELEASEREQUEST']._serialized_start=849
-  _globals['_RELEASEREQUEST']._serialized_end=981
-  _globals['_RELEASEREPLY']._serialized_start=983
-  _globals['_RELEASEREPLY']._serialized_end=997
-  _globals['_LIVEREQUEST']._serialized_start=999
-  _globals['_LIVEREQUEST']._serialized_end=1063
-  _globals['_LIVEREPLY']._serialized_start=1065
-  _globals['_LIVEREPLY']._serialized_end=1127
-  _globals['_OUTLINEREQUEST']._serialized_start=1129
-  _globals['_OUTLINEREQUEST']._serialized_end=1210
-  _globals['_GRAPHNODE']._serialized_start=1213
-  _globals['_GRAPHNODE']._serialized_end=1474
-  _globals['_GRAPHNODE_FOLDEDENTRY']._serialized_start=1429
-  _globals['_GRAPHNODE_FOLDEDENTRY']._serialized_end=1474
-  _globals['_OUTLINEREPLY']._serialized_start=1476
-  _globals['_OUTLINEREPLY']._serialized_end=1553
-  _globals['_DISTAUTOGRADSERVICE']._serialized_start=1556
-  _globals['_DISTAUTOGRADSERVICE']._serialized_end=1987
+  _globals['_REPORT']._serialized_end=875
+  _globals['_SURVEYREQUEST']._serialized_start=877
+  _globals['_SURVEYREQUEST']._serialized_end=944
+  _globals['_SURVEYREPLY']._serialized_start=946
+  _globals['_SURVEYREPLY']._serialized_end=1005
+  _globals['_RELEASEREQUEST']._serialized_start=1008
+  _globals['_RELEASEREQUEST']._serialized_end=1140
+  _globals['_RELEASEREPLY']._serialized_start=1142
+  _globals['_RELEASEREPLY']._serialized_end=1156
+  _globals['_LIVEREQUEST']._serialized_start=1158
+  _globals['_LIVEREQUEST']._serialized_end=1222
+  _globals['_LIVEREPLY']._serialized_start=1224
+  _globals['_LIVEREPLY']._serialized_end=1286
+  _globals['_OUTLINEREQUEST']._serialized_start=1288
+  _globals['_OUTLINEREQUEST']._serialized_end=1369
+  _globals['_GRAPHNODE']._serialized_start=1372
+  _globals['_GRAPHNODE']._serialized_end=1633
+  _globals['_GRAPHNODE_FOLDEDENTRY']._serialized_start=1588
+  _globals['_GRAPHNODE_FOLDEDENTRY']._serialized_end=1633
+  _globals['_OUTLINEREPLY']._serialized_start=1635
+  _globals['_OUTLINEREPLY']._serialized_end=1712
+  _globals['_DISTAUTOGRADSERVICE']._serialized_start=1715
+  _globals['_DISTAUTOGRADSERVICE']._serialized_end=2228
 # @@protoc_insertion_point(module_scope)

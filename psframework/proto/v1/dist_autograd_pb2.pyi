@@ -255,10 +255,14 @@ class Report(_message.Message):
     SERIAL_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
     UNUSED_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """Incarnation of the process."""
     serial: _builtins.int
     """Serial of its reports: a higher one is newer."""
+    name: _builtins.str
+    """Name of the process."""
     @_builtins.property
     def waits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Waits are the messages that it sent and got no gradient for, newest first, for people. Those after the
@@ -269,6 +273,10 @@ class Report(_message.Message):
     def unused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Unused are the messages that it got and that no gradient reached."""
 
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Peers are the names of the processes that calls of the context went to from here."""
+
     def __init__(
         self,
         *,
@@ -276,14 +284,64 @@ class Report(_message.Message):
         serial: _builtins.int = ...,
         waits: _abc.Iterable[_builtins.str] | None = ...,
         unused: _abc.Iterable[_builtins.str] | None = ...,
+        name: _builtins.str = ...,
+        peers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "serial", b"serial", "unused", b"unused", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "peers", b"peers", "serial", b"serial", "unused", b"unused", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class SurveyRequest(_message.Message):
+    """SurveyRequest asks for the report of a process that no gradient has reached."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKWARD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def backward(self) -> Global___BackwardId:
+        """Backward is which."""
+
+    def __init__(
+        self,
+        *,
+        backward: Global___BackwardId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SurveyRequest: _TypeAlias = SurveyRequest  # noqa: Y015
+
+@_typing.final
+class SurveyReply(_message.Message):
+    """SurveyReply answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> Global___Report:
+        """Report is its."""
+
+    def __init__(
+        self,
+        *,
+        report: Global___Report | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SurveyReply: _TypeAlias = SurveyReply  # noqa: Y015
 
 @_typing.final
 class ReleaseRequest(_message.Message):

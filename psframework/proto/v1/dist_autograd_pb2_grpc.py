@@ -45,6 +45,11 @@ class DistAutogradServiceStub:
                 request_serializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.PassRequest.SerializeToString,
                 response_deserializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.PassReply.FromString,
                 _registered_method=True)
+        self.Survey = channel.unary_unary(
+                '/psframework.proto.v1.DistAutogradService/Survey',
+                request_serializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.SurveyRequest.SerializeToString,
+                response_deserializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.SurveyReply.FromString,
+                _registered_method=True)
         self.Release = channel.unary_unary(
                 '/psframework.proto.v1.DistAutogradService/Release',
                 request_serializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.ReleaseRequest.SerializeToString,
@@ -77,6 +82,13 @@ class DistAutogradServiceServicer:
     def Pass(self, request, context):
         """Pass brings the gradients of one message. The answer comes when all that they caused is done, or at once if the
         process is busy with this backward already: then whoever made it busy is answered later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Survey(self, request, context):
+        """Survey asks for the report of a process in a "fast" backward that is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,6 +127,11 @@ def add_DistAutogradServiceServicer_to_server(servicer, server):
                     servicer.Pass,
                     request_deserializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.PassRequest.FromString,
                     response_serializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.PassReply.SerializeToString,
+            ),
+            'Survey': grpc.unary_unary_rpc_method_handler(
+                    servicer.Survey,
+                    request_deserializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.SurveyRequest.FromString,
+                    response_serializer=psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.SurveyReply.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
@@ -187,6 +204,33 @@ class DistAutogradService:
             '/psframework.proto.v1.DistAutogradService/Pass',
             psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.PassRequest.SerializeToString,
             psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.PassReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Survey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psframework.proto.v1.DistAutogradService/Survey',
+            psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.SurveyRequest.SerializeToString,
+            psframework_dot_proto_dot_v1_dot_dist__autograd__pb2.SurveyReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,8 @@ class DistAutogradServiceStub:
     """Pass brings the gradients of one message. The answer comes when all that they caused is done, or at once if the
     process is busy with this backward already: then whoever made it busy is answered later.
     """
+    Survey: _grpc.UnaryUnaryMultiCallable[_dist_autograd_pb2.SurveyRequest, _dist_autograd_pb2.SurveyReply]
+    """Survey asks for the report of a process in a "fast" backward that is over."""
     Release: _grpc.UnaryUnaryMultiCallable[_dist_autograd_pb2.ReleaseRequest, _dist_autograd_pb2.ReleaseReply]
     """Release ends contexts, here and wherever they went from here."""
     Live: _grpc.UnaryUnaryMultiCallable[_dist_autograd_pb2.LiveRequest, _dist_autograd_pb2.LiveReply]
@@ -61,6 +63,8 @@ class DistAutogradServiceAsyncStub(DistAutogradServiceStub):
     """Pass brings the gradients of one message. The answer comes when all that they caused is done, or at once if the
     process is busy with this backward already: then whoever made it busy is answered later.
     """
+    Survey: _aio.UnaryUnaryMultiCallable[_dist_autograd_pb2.SurveyRequest, _dist_autograd_pb2.SurveyReply]  # type: ignore[assignment]
+    """Survey asks for the report of a process in a "fast" backward that is over."""
     Release: _aio.UnaryUnaryMultiCallable[_dist_autograd_pb2.ReleaseRequest, _dist_autograd_pb2.ReleaseReply]  # type: ignore[assignment]
     """Release ends contexts, here and wherever they went from here."""
     Live: _aio.UnaryUnaryMultiCallable[_dist_autograd_pb2.LiveRequest, _dist_autograd_pb2.LiveReply]  # type: ignore[assignment]
@@ -90,6 +94,14 @@ class DistAutogradServiceServicer(metaclass=_abc_1.ABCMeta):
         """Pass brings the gradients of one message. The answer comes when all that they caused is done, or at once if the
         process is busy with this backward already: then whoever made it busy is answered later.
         """
+
+    @_abc_1.abstractmethod
+    def Survey(
+        self,
+        request: _dist_autograd_pb2.SurveyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dist_autograd_pb2.SurveyReply, _abc.Awaitable[_dist_autograd_pb2.SurveyReply]]:
+        """Survey asks for the report of a process in a "fast" backward that is over."""
 
     @_abc_1.abstractmethod
     def Release(
