@@ -29,8 +29,8 @@ from psframework import nn, optim
 
 STEPS, BATCH = 50, 64
 MLP, SMALL = ([784, 512], [512, 512, 10]), ([32, 32], [32, 32, 10])
-# Two calls; three questions and three gradients, since the hidden layer passes through the driver; two steps; two
-# releases. Each has its answer.
+# Two calls; three questions and three gradients, since the hidden layer passes through the driver; two steps;
+# two releases. Each has its answer.
 MESSAGES = 24
 MESSAGE_SECONDS = 250e-6
 ROWS = (
