@@ -19,7 +19,9 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PSF_CONFIG", raising=False)
 
 
-@pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:0", ":7070", "host:70000", "http://host:70"])
+@pytest.mark.parametrize(
+    "address", ["localhost", "localhost:", "localhost:0", ":7070", "host:70000", "http://host:70"]
+)
 def test_a_coordinator_without_a_port_is_told_at_once(address: str) -> None:
     with pytest.raises(ConfigurationError, match=r"PSF_COORDINATOR.*HOST:PORT"):
         Settings.load(coordinator=("127.0.0.1:7070", address))
