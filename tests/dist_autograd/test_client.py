@@ -112,3 +112,22 @@ async def test_what_failed_elsewhere_stops_a_backward_with_that_error(crew: Crew
         ann.dist.release(ctx.id, error=ValueError("no money"))
         with pytest.raises(ValueError, match="no money"):
             await engaged
+
+
+async def test_discovery_takes_one_round_trip_for_each_hop(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, _, _ = [await crew.hire(name) for name in ("ann", "bob", "eve")]
+    asked: list[tuple[str, str, int]] = []
+    discover = client.DistAutograd.discover
+
+    def noted(self: client.DistAutograd, peer: tuple[str, int], request: pb.DiscoverRequest, until: Deadline):  # type: ignore[no-untyped-def]
+        asked.append((self.name, peer[0], len(request.parts)))
+        return discover(self, peer, request, until)
+
+    monkeypatch.setattr(client.DistAutograd, "discover", noted)
+    async with ann.context() as ctx:
+        loss = await loss_through(ann, "bob", "eve")  # four messages, one after the other
+        await ctx.backward(loss)
+        assert [gradient.tolist() for gradient in ctx.gradients().values()] == [[4.0, 4.0]]
+    assert asked == [("ann", "eve", 1), ("eve", "ann", 1), ("ann", "bob", 1), ("bob", "ann", 1)]
