@@ -6,7 +6,7 @@ frozenset, slice, range, `...`, dates, times and durations, enums, NumPy scalars
 `psf.register_type`, and what the layers above carry (RRefs). A memoryview arrives as bytes. Everything
 arrives as a copy, also what two values share; what contains itself is refused.
 
-Arrays up to 1 KiB are inside the message, larger ones are parts of the frame: views of the caller's arrays on
+Small arrays are inside the message, larger ones are parts of the frame: views of the caller's arrays on
 the way out, views of where they arrived on the way in. On one host that is the sender's memory, so arrays
 above 1 MiB arrive read-only; on every lane, so that no program depends on it: `array.copy()` before writing
 to one. Smaller ones are copied, and may be written.
@@ -91,7 +91,7 @@ def _checked(encoder: Encoder, first_part: int, message: Value) -> Value:
                 f"{nbytes} bytes besides its arrays; {MAX_HEADER} travel: send long lists as arrays"
             )
         if len(encoder.journey.parts) > MAX_PARTS:
-            raise CannotTravel(f"more than {MAX_PARTS} arrays above {kinds.INLINE} bytes: stack them")
+            raise CannotTravel(f"more than {MAX_PARTS} large arrays: stack them")
     return message
 
 

@@ -36,6 +36,7 @@ class Encoder:
         "_containers",
         "_done",
         "_inside",
+        "_room",
         "blobs",
         "integers",
         "journey",
@@ -52,6 +53,7 @@ class Encoder:
         self.texts: list[str] = []
         self.blobs: list[bytes] = []
         self._containers = 0
+        self._room = kinds.ROOM
         self._done: dict[int, int] = {}  # ids of modules that were written, and the how-manieth each was
         self._inside: frozenset[int] = frozenset()  # ids of modules whose state the one around them brings
 
@@ -140,6 +142,13 @@ class Encoder:
                 self.put(item, depth)
         except CannotTravel as error:
             raise seen_from(error, f".{name}", around) from None
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether an array of that size goes inside the message; if so, it takes the room."""
+        if nbytes > self._room:
+            return False
+        self._room -= nbytes
+        return True
 
     def blob(self, data: Buffer, nbytes: int) -> None:
         """Writes the blob of the node that follows: inside the message, or as a part."""

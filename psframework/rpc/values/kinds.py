@@ -12,7 +12,10 @@ from psframework.errors import ArgumentError
 from psframework.proto.v1 import remote_pb2 as pb
 
 INLINE: Final = 1024
-"""Arrays and texts above this many bytes travel as parts of the frame; smaller ones inside the message."""
+"""Texts and arrays up to this many bytes travel inside the message; larger ones as parts of the frame."""
+
+ROOM: Final = 64 * 1024
+"""Larger arrays too, while all of them take no more than this: copying costs less than a part's account."""
 
 COPIED: Final = 1 << 20
 """Arrays up to this many bytes arrive as copies, which may be written; larger ones as read-only views."""

@@ -181,7 +181,8 @@ def _array(encoder: Encoder, value: Any, depth: int) -> None:
     number = kinds.NUMBERS.get(value.dtype)
     if number is None or kinds.BIG_ENDIAN:
         value, number = _native(value)
-    if value.nbytes > kinds.INLINE:
+    nbytes = value.nbytes
+    if nbytes > kinds.INLINE and not encoder.has_room(nbytes):
         encoder.outline.append(kinds.PART)
         encoder.journey.parts.append(as_bytes(value) if type(value) is np.ndarray else DeviceBytes(value))
     else:

@@ -258,7 +258,7 @@ def test_what_is_too_large_for_one_message_says_so(monkeypatch):
         encode([0.5] * 5000, Journey())
     monkeypatch.setattr("psframework.rpc.values.arguments.MAX_PARTS", 10)
     with pytest.raises(CannotTravel, match="stack them"):
-        encode([None] * 5000 + [np.zeros(2000)] * 11, Journey())
+        encode([None] * 5000 + [np.zeros(20_000)] * 11, Journey())
 
 
 # Arbitrary messages

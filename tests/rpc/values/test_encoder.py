@@ -200,7 +200,7 @@ def test_what_a_passenger_says_reaches_the_caller(rail):
 
 def test_two_values_share_the_parts_of_a_frame():
     journey = Journey()
-    first, second = np.arange(500.0), np.arange(600.0)
+    first, second = np.arange(50_000.0), np.arange(60_000.0)
     one, two = encode({"a": first}, journey), encode([second, 3], journey)
     assert len(journey.parts) == 2 and two.first_part == 1
     incoming = Journey(outgoing=False)

@@ -8,7 +8,7 @@ import pytest
 
 from psframework.proto.v1.remote_pb2 import Value
 from psframework.rpc.values import kinds
-from psframework.rpc.values.arguments import CannotTravel, encode
+from psframework.rpc.values.arguments import CannotTravel, decode, encode
 from psframework.rpc.values.journey import Journey
 
 
@@ -26,13 +26,23 @@ def test_the_example_of_the_protocol():
 
 def test_small_arrays_are_inside_and_large_ones_are_parts():
     journey = Journey()
-    small, large = np.zeros(kinds.INLINE, "u1"), np.zeros(kinds.INLINE + 1, "u1")
+    small, large = np.zeros(kinds.ROOM // 2, "u1"), np.zeros(kinds.ROOM + 1, "u1")
     message = encode([small, large, small], journey)
-    assert [len(blob) for blob in message.blobs] == [1024, 1024]
-    assert [part.nbytes for part in journey.parts] == [1025]
+    assert [len(blob) for blob in message.blobs] == [32768, 32768]
+    assert [part.nbytes for part in journey.parts] == [65537]
     assert np.shares_memory(np.frombuffer(journey.parts[0], "u1"), large), (
         "a view: who sends it copies it once"
     )
+
+
+def test_small_arrays_are_inside_only_while_there_is_room():
+    journey = Journey()
+    arrays = [np.full(16384, index, "u1") for index in range(6)] + [np.zeros(kinds.INLINE, "u1")]
+    message = encode(arrays, journey)
+    assert [len(blob) for blob in message.blobs] == [16384] * 4 + [kinds.INLINE]
+    assert [part.nbytes for part in journey.parts] == [16384] * 2
+    back = decode(message, journey.parts, Journey(outgoing=False))
+    assert all(np.array_equal(a, b) for a, b in zip(arrays, back, strict=True))
 
 
 def test_many_tiny_arrays_need_no_part_each():
@@ -43,11 +53,11 @@ def test_many_tiny_arrays_need_no_part_each():
 
 def test_a_view_ships_its_own_elements_only():
     journey = Journey()
-    whole = np.zeros((100, 9))
-    encode(whole[:60], journey)
+    whole = np.zeros((10_000, 9))
+    encode(whole[:6000], journey)
     encode(whole[:, 0][:50], journey)
     encode(whole[::2, ::3], journey)
-    assert [part.nbytes for part in journey.parts] == [60 * 9 * 8, 50 * 3 * 8]
+    assert [part.nbytes for part in journey.parts] == [6000 * 9 * 8, 5000 * 3 * 8]
     message = encode(np.zeros((1000, 1000))[:2, :2], Journey())
     assert message.ByteSize() < 64
 
