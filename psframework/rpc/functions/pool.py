@@ -204,8 +204,8 @@ class ThreadPool:
     def _look_again(self) -> None:
         """Something waits since a millisecond: helps if nothing moved, and looks again while it may wait."""
         self._look = None
+        waiting = len(self._queue)  # first: a thread may end one call, and take the last that waits
         self._settle()
-        waiting = len(self._queue)
         if not waiting or self._closed:
             return
         if self._seen == self._started:

@@ -299,3 +299,27 @@ async def test_a_call_at_the_very_moment_when_the_last_thread_ends(monkeypatch: 
         await asyncio.sleep(0)
     assert await asyncio.wait_for(pool.submit(lambda: 1), 5) == 1
     await pool.close()
+
+
+async def test_a_result_does_not_wait_for_the_call_that_its_thread_took_next() -> None:
+    """A thread ends one call and takes the last that waits between two looks at the same moment."""
+    pool = ThreadPool(1)
+    began, go, end = threading.Event(), threading.Event(), threading.Event()
+    settle, looks = pool._settle, 0
+
+    def settle_then_let_go() -> None:
+        nonlocal looks
+        settle()
+        looks += 1
+        if looks > 2 and began.is_set() and not go.is_set():
+            go.set()
+            time.sleep(0.05)  # the loop stands while the thread goes on
+
+    pool._settle = settle_then_let_go  # type: ignore[method-assign]
+    first = pool.submit(lambda: (began.set(), go.wait(), "first")[-1])
+    second = pool.submit(end.wait)
+    assert await asyncio.wait_for(first, 5) == "first"
+    assert not second.done()
+    end.set()
+    assert await second
+    await pool.close()
