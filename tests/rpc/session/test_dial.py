@@ -48,7 +48,7 @@ async def test_a_cut_connection_resumes_and_each_call_runs_once(
     wanted = sorted(f"{number}/{index}" for number in range(8) for index in range(40))
     assert sorted(answers) == wanted
     assert sorted(office.desk.ran) == wanted
-    assert link.accepted == 4
+    await office.until(lambda: link.accepted == 4)  # on one host answers may come before the cut is noticed
     await office.until(lambda: peer.statistics() == {"made": 0, "served": 0, "kept": 0})
 
 
