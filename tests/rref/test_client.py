@@ -152,6 +152,6 @@ async def test_made_and_dropped(team: Team, count: int) -> None:
     await round()
     gc.collect()
     assert len(bob.rrefs.table) == len(ann.rrefs.table) == 0
-    assert process.memory_info().rss - before < 8 << 20
+    assert process.memory_info().rss - before < 24 << 20  # the process has a gigabyte, of other tests too
     assert process.num_fds() <= files + 2
     await until(lambda: not ann.rrefs._control._lines and not bob.rrefs._control._lines, 20)
