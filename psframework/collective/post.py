@@ -13,7 +13,7 @@ class Key(NamedTuple):
     """Which message: of a sender, each is sent once.
 
     Attributes:
-        channel: "" for the group's collectives; "p2p" for send and recv; a transport inside a hierarchy has one.
+        channel: "" for collectives; "p2p" for send and recv; each transport inside a hierarchy has its own.
         sequence: number of the operation; of a send, its number among those to this rank with this tag.
         step: within the operation; of a send, its tag.
     """
