@@ -39,6 +39,7 @@ PURE = [
     "rpc/values/object_readers.py",
     "rpc/values/modules.py",
     "rpc/values/arguments.py",
+    "collective/algorithms.py",
     "dist_autograd/ids.py",
     "dist_autograd/pairs.py",
     "dist_autograd/context.py",
