@@ -40,6 +40,8 @@ PURE = [
     "rpc/values/modules.py",
     "rpc/values/arguments.py",
     "collective/algorithms.py",
+    "ddp/buckets.py",
+    "ddp/reach.py",
     "dist_autograd/ids.py",
     "dist_autograd/pairs.py",
     "dist_autograd/context.py",
