@@ -68,13 +68,23 @@ class PeerLost(PsfError, ConnectionError):
         peer: name of the peer.
         reason: "closed", "lease", "stalled", "refused" or "incarnation".
         may_have_run: False if the request surely never started on the peer.
+        rank: of the peer, where it was lost as a member of a process group; else None.
     """
 
-    def __init__(self, message: str, *, peer: str = "", reason: str = "closed", may_have_run: bool = True):
+    def __init__(
+        self,
+        message: str,
+        *,
+        peer: str = "",
+        reason: str = "closed",
+        may_have_run: bool = True,
+        rank: int | None = None,
+    ):
         super().__init__(message)
         self.peer = peer
         self.reason = reason
         self.may_have_run = may_have_run
+        self.rank = rank
 
 
 class RemoteError(PsfError):

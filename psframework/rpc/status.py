@@ -51,7 +51,12 @@ TABLE: tuple[Row, ...] = (
     Row(errors.AddressInUse, Code.FAILED_PRECONDITION),
     Row(errors.AutogradError, Code.FAILED_PRECONDITION),
     Row(errors.DeadlineExceeded, Code.DEADLINE_EXCEEDED, bare=True),
-    Row(PeerLost, Code.UNAVAILABLE, (("peer", str), ("reason", str), ("may_have_run", bool)), bare=True),
+    Row(
+        PeerLost,
+        Code.UNAVAILABLE,
+        (("peer", str), ("reason", str), ("may_have_run", bool), ("rank", int)),
+        bare=True,
+    ),
     Row(RemoteError, Code.UNKNOWN, bare=True),
     Row(errors.NotRegistered, Code.UNIMPLEMENTED, bare=True),
     Row(errors.NameTaken, Code.ALREADY_EXISTS, bare=True),

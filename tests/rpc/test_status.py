@@ -151,6 +151,7 @@ def test_a_class_of_ours_that_is_a_builtin_exception_besides_stays_both():
     assert str(arrived) == "x" and type(travel(errors.ArgumentError("x"))) is errors.ArgumentError
     lost = travel(PeerLost("x", peer="bob", reason="lease", may_have_run=False))
     assert type(lost) is PeerLost and (lost.peer, lost.reason, lost.may_have_run) == ("bob", "lease", False)
+    assert lost.rank is None and travel(PeerLost("x", rank=0)).rank == 0
     assert isinstance(travel(Keyed("x", peer="bob")), PeerLost)
     for name in ("StopIteration", "SystemExit", "eval", "no", "UnicodeDecodeError"):
         hostile = ErrorDetail(type="ArgumentError", message="m", builtin_base=name)
