@@ -51,7 +51,7 @@ class Descriptor:
         op: the reduction; None if it has none.
         root: source or destination; ANY if all are alike.
         open: this rank takes shape and dtype from the root: they are not compared.
-        note: why a REFUSE was refused.
+        note: why a REFUSE was refused; of a step of a larger operation, what that is, as messages say it.
     """
 
     sequence: int
@@ -67,6 +67,8 @@ class Descriptor:
         what = self.operation.name.lower()
         if self.operation is Operation.REFUSE:
             return f"refused: {self.note}"
+        if self.note:
+            return self.note
         details = []
         if self.open:
             details.append("no array")
@@ -114,7 +116,9 @@ class Descriptor:
             return False
         if self.operation is Operation.REFUSE:
             return False
-        return self.open or other.open or (self.dtype, self.shape) == (other.dtype, other.shape)
+        if self.open or other.open:
+            return True
+        return (self.dtype, self.shape, self.note) == (other.dtype, other.shape, other.note)
 
 
 def check_agreement(group: str, descriptors: Mapping[int, Descriptor], names: Mapping[int, str]) -> None:
