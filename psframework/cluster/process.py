@@ -2,12 +2,14 @@
 
 The child exits by itself when this process ends in whatever way: it holds the reading end of a pipe whose
 writing end only lives here (PROTOCOLS 17). A thread drains its output, so a busy loop here can't block it.
+What it started and left behind is killed when it has ended, unless that has a session of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import functools
 import os
 import re
@@ -23,6 +25,7 @@ from psframework.errors import ConfigurationError, DeadlineExceeded, PeerLost
 
 _SERVING = re.compile(r"serving on (\S+:\d+)")
 _JOINED = re.compile(r"joined as (\S+)")
+_OUTPUT_SECONDS = 2.0  # for reading what is left of a child's output
 _INHERITED = ("PSF_ALLOCATOR", "PSF_SHM_DIR", "PSF_LANES", "PSF_LOG_LEVEL")
 
 
@@ -89,8 +92,13 @@ class ServiceProcess:
         finally:
             os.close(reading)
         report = functools.partial(_post, asyncio.get_running_loop(), self._events, self._ended)
-        name = f"output of {self.name}"
-        threading.Thread(target=self._drain, args=(self._child, report), name=name, daemon=True).start()
+        drain = self._thread("output of", self._drain, self._child, report)
+        self._thread("end of", _reap, self._child, drain, report)
+
+    def _thread(self, what: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=target, args=arguments, name=f"{what} {self.name}", daemon=True)
+        thread.start()
+        return thread
 
     def _drain(self, child: subprocess.Popen[bytes], report: Callable[[str | None], None]) -> None:
         assert child.stdout is not None
@@ -102,8 +110,6 @@ class ServiceProcess:
             if found := _SERVING.search(line) or _JOINED.search(line):
                 report(found.group(1))
         child.stdout.close()
-        child.wait()
-        report(None)
 
     @property
     def pid(self) -> int:
@@ -193,6 +199,19 @@ class ServiceProcess:
     def last_words(self) -> str:
         """The end of its output."""
         return "\n".join(list(self.output)[-15:]) or "(it wrote nothing)"
+
+
+def _reap(
+    child: subprocess.Popen[bytes], drain: threading.Thread, report: Callable[[str | None], None]
+) -> None:
+    """Waits for the end of a child and of its output, which one that it left behind may hold open."""
+    with contextlib.suppress(ChildProcessError):  # somebody has asked for its status already
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # not reaped: its number stays its own
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    drain.join(_OUTPUT_SECONDS)
+    child.wait()
+    report(None)
 
 
 def _post(

@@ -1,5 +1,6 @@
 """Children are real processes: they say that they serve, leave last words, and die with their parent."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -24,6 +25,11 @@ if sys.argv[1] == "fail":
 if sys.argv[1] == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("serving on 127.0.0.1:4711", flush=True)
+if sys.argv[1] == "leaves":
+    import subprocess
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print("left", left.pid, flush=True)
+    sys.exit(3)
 if sys.argv[1] == "grandchild":
     print("serving on 127.0.0.1:4711", flush=True)
     os.read(int(os.environ["PSF_PARENT_FD"]), 1)
@@ -92,6 +98,22 @@ async def test_restarts_as_another_process(start) -> None:
     process.start()
     await process.wait_serving(20, joined=True)
     assert process.pid != first
+
+
+async def test_what_a_child_leaves_behind_ends_with_it(start) -> None:
+    process = start("leaves")
+    assert await process.wait(20) == 3, "though its output is still open"
+    (line,) = process.output
+    left = int(line.split()[1])
+    assert await asyncio.to_thread(_is_gone, left)
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return process.status() == psutil.STATUS_ZOMBIE or psutil.wait_procs([process], 10)[1] == []
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_children_end_when_their_parent_is_killed(folder: Path) -> None:
