@@ -1,0 +1,257 @@
+"""The shared-memory transport: ranks of one host exchange arrays through one segment, without messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from psframework.collective.board import LINE_BYTES, Board
+from psframework.collective.descriptor import Descriptor, Operation, check_agreement
+from psframework.collective.exchange import SMALL, TURNS, Staging, plan
+from psframework.collective.work import Flat, Work
+from psframework.errors import ArgumentError, CollectiveMismatch, DeadlineExceeded, PeerLost
+from psframework.proto.v1.error_pb2 import ErrorDetail
+from psframework.rpc.status import detail_to_error, error_to_detail
+from psframework.wire.shm import Segment
+
+SLOT_BYTES: Final = 256 << 10
+"""A slot, and so a chunk of a large array: what two ranks work on stays in their caches."""
+
+SPIN_SECONDS: Final = 20e-6
+YIELD_SECONDS: Final = 200e-6
+SLICE_SECONDS: Final = 0.05
+_TEXT: Final = 600  # of an error's text in a note, which holds its class and attributes too
+_SOME: Final = 6
+
+Running = Iterator[None]
+"""A collective on its way: it yields where it must wait until all have arrived at its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things are in a group's segment: the lines of all ranks, then the slots of rank 0, of rank 1, ...
+
+    Args:
+        size: number of ranks.
+        slot_bytes: length of a staging slot.
+    """
+
+    size: int
+    slot_bytes: int = SLOT_BYTES
+
+    @property
+    def nbytes(self) -> int:
+        """Of the segment."""
+        return self.slot(self.size, 0)
+
+    def slot(self, rank: int, turn: int) -> int:
+        """Offset of a slot."""
+        return self.size * LINE_BYTES + (rank * TURNS + turn) * self.slot_bytes
+
+
+def segment_bytes(size: int) -> int:
+    """Length of the segment that a group of `size` ranks needs."""
+    return Layout(size).nbytes
+
+
+class SharedMemory:
+    """Transport between the ranks of one host. Each of them makes one, of the same segment, zeroed at first.
+
+    Args:
+        rank: this process's rank.
+        size: number of ranks.
+        segment: of `segment_bytes(size)` bytes; it is closed with the transport.
+        names: of the members, by rank.
+        cores: that the ranks of this host share; with fewer cores than ranks nobody spins.
+        group: its name, for messages.
+    """
+
+    name = "shm"
+
+    def __init__(
+        self, rank: int, size: int, segment: Segment, names: Sequence[str], cores: int, group: str = ""
+    ) -> None:
+        layout = Layout(size)
+        if segment.nbytes < layout.nbytes:
+            raise ArgumentError(f"{size} ranks need {layout.nbytes} bytes, the segment has {segment.nbytes}")
+        self._rank, self._size, self._group = rank, size, group
+        self._names = dict(enumerate(names))
+        self._segment = segment
+        self._board = Board(segment, rank, size)
+        self._slots = [
+            [segment.array(layout.slot(each, turn), (layout.slot_bytes,), "uint8") for turn in range(TURNS)]
+            for each in range(size)
+        ]
+        self._spins = size <= cores
+        self._step = 1  # the segment's zeros say that all have arrived at step 0
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()  # for who is first to abort
+        self._queue: SimpleQueue[tuple[Running, Work, bool] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, work: Work) -> None:
+        """Begins `work`. A small one whose ranks come within some microseconds is done on return."""
+        running = self._run(work)
+        small = max(_nbytes(work.send), _nbytes(work.receive)) <= SMALL
+        if small and self._try_at_once(running, work):
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name=f"psf-shm-{self._group}", daemon=True)
+            self._thread.start()
+        self._queue.put((running, work, small))
+
+    def abort(self, error: BaseException) -> None:
+        """Nobody waits any more, on any rank; see `Transport.abort`."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error
+        self._board.abort(error_to_detail(error, limit=_TEXT).SerializeToString())
+
+    async def close(self) -> None:
+        """Ends what runs, on all ranks, and gives the segment back."""
+        who = self._who(self._rank)
+        self.abort(PeerLost(f"{who} closed group {self._group!r}", peer=self._names[self._rank]))
+        if self._thread is not None:
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+        self._segment.close()
+
+    def _run(self, work: Work) -> Running:
+        """All of one operation but the waiting."""
+        if (error := self._given_up()) is not None:
+            raise error
+        data = work.descriptor.encode()
+        self._board.announce(self._step, data, 0)
+        staging = Staging(self._rank, self._size, self._slots, self._step)
+        # A rank that takes dtype and shape from the root learns them at the first barrier.
+        exchange = plan(work, staging) if work.receive is not None or not work.descriptor.open else None
+        if exchange is not None:
+            exchange.fill(0)
+        yield from self._meet()
+        self._check(work, data)
+        exchange = exchange or plan(work, staging)
+        exchange.drain(0)
+        for turn in range(1, exchange.rounds):
+            exchange.fill(turn)
+            yield from self._meet()
+            exchange.drain(turn)
+        self._board.complete(work.descriptor.sequence)
+
+    def _meet(self) -> Running:
+        self._board.arrive(self._step)
+        yield
+        self._step += 1
+
+    def _check(self, work: Work, data: bytes) -> None:
+        """Compares what all are about to do, just after the operation's first barrier."""
+        own, step = work.descriptor, self._step - 1
+        told = {rank: self._board.announced(step, rank) for rank in range(self._size)}
+        same = all(each.startswith(data) for each in told.values())
+        if same and not own.open and own.operation is not Operation.REFUSE:
+            return
+        descriptors = {rank: Descriptor.decode(each) for rank, each in told.items()}
+        check_agreement(self._group, descriptors, self._names)
+        if work.receive is None and work.allocate is not None and own.open:
+            work.receive = work.allocate(descriptors[own.root])
+
+    def _try_at_once(self, running: Running, work: Work) -> bool:
+        """Whether `work` could be ended without waiting."""
+        try:
+            next(running)
+            while self._soon():
+                next(running)
+        except StopIteration:
+            work.done(work, None)
+        except BaseException as error:
+            self._fail(work, error)
+        else:
+            return False
+        return True
+
+    def _serve(self) -> None:
+        """The transport's thread."""
+        while (item := self._queue.get()) is not None:
+            running, work, begun = item
+            try:
+                if begun:
+                    self._wait(work)
+                for _ in running:
+                    self._wait(work)
+            except BaseException as error:
+                self._fail(work, error)
+            else:
+                work.done(work, None)
+
+    def _fail(self, work: Work, error: BaseException) -> None:
+        if not isinstance(error, CollectiveMismatch):  # which all ranks find alike, and are in step after it
+            self.abort(error)
+        work.done(work, error)
+
+    def _soon(self) -> bool:
+        """Whether all have arrived; looks for some microseconds."""
+        board, step = self._board, self._step
+        if board.arrived(step):
+            return True
+        end = time.perf_counter() + SPIN_SECONDS
+        while self._spins and time.perf_counter() < end:
+            if board.arrived(step):
+                return True
+        end += YIELD_SECONDS
+        while time.perf_counter() < end:
+            os.sched_yield()
+            if board.arrived(step):
+                return True
+        return False
+
+    def _wait(self, work: Work) -> None:
+        """Sleeps until all have arrived at the step."""
+        if self._soon():
+            return
+        board, step = self._board, self._step
+        while not board.arrived(step):
+            if (error := self._given_up()) is not None:
+                if board.arrived(step):  # whoever gave up did so after this step
+                    return
+                raise error
+            if work.deadline.expired:
+                raise self._late(work)
+            board.sleep(step, min(SLICE_SECONDS, work.deadline.remaining()))
+
+    def _given_up(self) -> BaseException | None:
+        """Why the group ended, if it did."""
+        if self._error is None and (told := self._board.aborted()) is not None:
+            rank, note = told
+            try:
+                self.abort(detail_to_error(ErrorDetail.FromString(note)))
+            except DecodeError:
+                text = f"{self._who(rank)} gave group {self._group!r} up"
+                self.abort(PeerLost(text, peer=self._names[rank]))
+        return self._error
+
+    def _late(self, work: Work) -> DeadlineExceeded:
+        missing = self._board.missing(self._step)
+        told = ", ".join(
+            f"{self._who(rank)}, whose last completed operation is {self._board.completed(rank)}"
+            for rank in missing[:_SOME]
+        )
+        return DeadlineExceeded(
+            f"operation {work.descriptor.sequence} of group {self._group!r}, {work.descriptor}: "
+            f"the deadline passed while waiting for {told}{' ...' if len(missing) > _SOME else ''}"
+        )
+
+    def _who(self, rank: int) -> str:
+        return f"rank {rank} ({self._names.get(rank, '?')})"
+
+
+def _nbytes(array: Flat | None) -> int:
+    return 0 if array is None else array.nbytes

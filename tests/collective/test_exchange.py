@@ -1,0 +1,90 @@
+"""Every operation's way through the slots, with all ranks in one process that go in step."""
+
+import numpy as np
+import pytest
+
+from psframework import backend
+from psframework.collective.algorithms import reference
+from psframework.collective.descriptor import ANY, Descriptor, Operation
+from psframework.collective.exchange import TURNS, Staging, plan
+from psframework.collective.ops import ReduceOp
+from psframework.collective.work import Work
+from psframework.rpc.deadline import Deadline
+
+REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
+PARTED = (Operation.SCATTER, Operation.REDUCE_SCATTER, Operation.ALL_TO_ALL)
+ROOTED = (Operation.BROADCAST, Operation.REDUCE, Operation.GATHER, Operation.SCATTER)
+
+SIZES = [  # elements, dtype, bytes of a slot
+    (0, "float32", 256),
+    (1, "float64", 256),
+    (7, "bfloat16", 256),
+    (1000, "float16", 256),
+    (1000, "float32", 4096),
+    (40_000, "float32", 16384),
+    (33_333, "complex128", 65536),
+]
+
+
+def works(operation: Operation, size: int, n: int, dtype: str, op: ReduceOp) -> list[Work]:
+    root = size - 1 if operation in ROOTED else ANY
+    n = (
+        n - n % size
+        if operation in (Operation.SCATTER, Operation.REDUCE_SCATTER, Operation.ALL_TO_ALL)
+        else n
+    )
+    kind = backend.dtype_from_name(dtype)
+    told = Descriptor(1, operation, dtype, (n,), op if operation in REDUCING else None, root)
+    made = []
+    for rank in range(size):
+        values = np.random.default_rng(rank).normal(0, 3, n)
+        send = values.astype(np.int64 if kind.kind in "iu" else np.float64).astype(kind)
+        give = operation not in (Operation.BROADCAST, Operation.SCATTER) or rank == root
+        made.append(Work(told, send if give else None, None, Deadline.NEVER, lambda work, error: None))
+    expected = reference(told, {rank: work.send for rank, work in enumerate(made)}, size)
+    for rank, work in enumerate(made):
+        if operation in (Operation.ALL_REDUCE, Operation.REDUCE) and expected[rank] is not None:
+            work.receive = work.send
+        elif (wanted := expected[rank]) is not None:
+            work.receive = np.zeros_like(wanted)
+    return made
+
+
+def run(made: list[Work], slot_bytes: int, step: int) -> int:
+    """Runs all ranks, the last of them first, as a race would have it at worst."""
+    size = len(made)
+    slots = [[np.full(slot_bytes, 0xEE, np.uint8) for _ in range(TURNS)] for _ in range(size)]
+    plans = [plan(work, Staging(rank, size, slots, step)) for rank, work in enumerate(made)]
+    assert len({each.rounds for each in plans}) == 1
+    for turn in range(plans[0].rounds):
+        for each in reversed(plans):
+            each.fill(turn)
+        for each in plans:
+            each.drain(turn)
+    return plans[0].rounds
+
+
+@pytest.mark.parametrize("operation", [each for each in Operation if each not in (10, 11, 12)])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_each_operation_gives_what_the_reference_gives(operation: Operation, size: int):
+    for step, (n, dtype, slot_bytes) in enumerate(SIZES):
+        made = works(operation, size, n, dtype, ReduceOp.AVG)
+        sends = {rank: None if work.send is None else work.send.copy() for rank, work in enumerate(made)}
+        expected = reference(made[0].descriptor, sends, size)
+        run(made, slot_bytes, step)
+        for rank, work in enumerate(made):
+            if expected[rank] is None:
+                assert work.receive is None
+            else:
+                assert work.receive.tobytes() == expected[rank].tobytes()
+            if work.receive is not work.send and work.send is not None:
+                assert work.send.tobytes() == sends[rank].tobytes()  # what is only given stays as it is
+
+
+def test_one_round_more_than_chunks_where_ranks_share_the_work():
+    made = works(Operation.ALL_REDUCE, 3, 40_000, "float32", ReduceOp.SUM)
+    assert run(made, 16384, 0) == 10 + 1
+    made = works(Operation.ALL_REDUCE, 2, 40_000, "float32", ReduceOp.SUM)
+    assert run(made, 16384, 0) == 10
+    made = works(Operation.ALL_REDUCE, 3, 4_096, "float32", ReduceOp.SUM)
+    assert run(made, 16384, 0) == 1
