@@ -18,6 +18,7 @@ COMMANDS = {
     "demo": "psframework.cli.demo.command",
     "up": "psframework.cli.up",
     "serve": "psframework.cli.serve",
+    "run": "psframework.cli.run",
     "status": "psframework.cli.status",
     "call": "psframework.cli.call",
     "rref": "psframework.cli.rref",

@@ -38,6 +38,7 @@ class LocalOptions:
         bind: of the coordinator.
         imports: modules that workers import at their start.
         worker_flags: further flags of each worker.
+        local_processes: how many processes share the cores; None: the services that compute.
         on_line: called with (process, line) for each line that one writes, in a thread of this process.
     """
 
@@ -47,6 +48,7 @@ class LocalOptions:
     workers: int = 0
     imports: tuple[str, ...] = ()
     worker_flags: tuple[str, ...] = ()
+    local_processes: int | None = None
     on_line: Callable[[str, str], object] | None = None
 
     @property
@@ -94,6 +96,12 @@ class LocalCluster:
     ) -> None:
         await self._stop()
 
+    @property
+    def token_file(self) -> Path:
+        """Where processes of this cluster read its token."""
+        assert self._folder is not None
+        return self._folder / "token"
+
     async def restart(self, name: str) -> None:
         """Ends the process `name` if it lives, and starts it again under the same name, port and flags.
 
@@ -111,9 +119,8 @@ class LocalCluster:
 
     async def _start(self) -> None:
         assert self._folder is not None
-        token_file = self._folder / "token"
-        write_token(token_file, self.token)
-        common = ["--token-file", str(token_file)]
+        write_token(self.token_file, self.token)
+        common = ["--token-file", str(self.token_file)]
         if self._options.lanes is not None:
             common += ["--lanes", self._options.lanes]
         state = self._folder / "coordinator.sqlite"
@@ -152,7 +159,9 @@ class LocalCluster:
         """How many processes share the cores: told by PSF_LOCAL_PROCESSES, else the services that compute."""
         told = os.environ.get("PSF_LOCAL_PROCESSES", "")
         computing = self._options.parameter_servers + self._options.workers
-        return int(told) if told.isdigit() and int(told) > 0 else max(1, computing)
+        if told.isdigit() and int(told) > 0:
+            return int(told)
+        return self._options.local_processes or max(1, computing)
 
     async def _stop(self) -> None:
         """Ends all processes, the coordinator last, so that the others can still say that they leave."""
