@@ -65,6 +65,11 @@ class Transport(Protocol):
         """For people and the flight recorder: "shm", "direct", "ring", "hierarchical", "central", "alone"."""
         ...
 
+    @property
+    def lives_on(self) -> bool:
+        """Whether all ranks find a mismatch alike, so that the group can be used after one; else it ends."""
+        ...
+
     def start(self, work: Work) -> None:
         """Begins `work`; the group starts the next one only after `done` was called. Any thread may call it.
 

@@ -1,0 +1,212 @@
+"""From a user's array to a queued operation, and from its end to a future."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import prod
+from threading import get_ident
+from typing import Any, TypeVar
+
+import numpy as np
+
+from psframework import backend
+from psframework.backend import Array
+from psframework.collective.arrays import Lent
+from psframework.collective.descriptor import Descriptor, Operation
+from psframework.collective.queue import Call, Finish, Queue
+from psframework.collective.work import Flat, Work
+from psframework.errors import ArgumentError
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.functions.future import Future
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Makes operations of arrays.
+
+    Args:
+        queue: where they go.
+        loop: of the futures.
+        timeout: default in seconds; 0 for no limit.
+    """
+
+    def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        self._queue = queue
+        self._loop = loop
+        self._thread = get_ident()
+        self._timeout = timeout
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """Of an operation that is called now."""
+        if timeout is None:
+            timeout = self._timeout
+        if timeout < 0:
+            raise ArgumentError(f"timeout={timeout}: seconds, or 0 for no limit")
+        return Deadline.after(timeout or None)
+
+    def exchange(self, descriptor: Descriptor, lent: Lent, result: T, timeout: float | None) -> Future[T]:
+        """What is sent is overwritten by what is received."""
+        work = self._work(descriptor, timeout)
+
+        def load(work: Work) -> None:
+            work.send = work.receive = lent.load()
+
+        return self._launch(work, lent, load, lambda work: lent.written(work.receive, result))
+
+    def give(self, descriptor: Descriptor, lent: Lent, result: T, timeout: float | None) -> Future[T]:
+        """This rank sends, and receives nothing."""
+        work = self._work(descriptor, timeout)
+
+        def load(work: Work) -> None:
+            work.send = lent.load()
+
+        return self._launch(work, lent, load, lambda work: result)
+
+    def take(self, descriptor: Descriptor, lent: Lent, result: T, timeout: float | None) -> Future[T]:
+        """This rank receives into an array, and sends nothing."""
+        work = self._work(descriptor, timeout)
+
+        def load(work: Work) -> None:
+            work.receive = lent.room()
+
+        return self._launch(work, lent, load, lambda work: lent.written(work.receive, result))
+
+    def make(
+        self, descriptor: Descriptor, lent: Lent, shape: tuple[int, ...], timeout: float | None
+    ) -> Future[Any]:
+        """This rank sends, and receives a new array of that shape."""
+        work = self._work(descriptor, timeout)
+
+        def load(work: Work) -> None:
+            work.send = lent.load()
+            work.receive = np.empty(prod(shape), work.send.dtype)
+
+        return self._launch(work, lent, load, lambda work: lent.result(_received(work), shape))
+
+    def receive(
+        self,
+        descriptor: Descriptor,
+        shape_of: Callable[[Descriptor], tuple[int, ...]],
+        timeout: float | None,
+        read: Callable[[Array], Any] | None = None,
+    ) -> Future[Any]:
+        """This rank, which sends nothing, receives an array whose shape follows from the root's descriptor.
+
+        Args:
+            descriptor: an open one.
+            shape_of: the array's shape, from the root's descriptor.
+            timeout: in seconds.
+            read: makes the result of the array, on the loop.
+        """
+        work = self._work(descriptor, timeout)
+        shapes: list[tuple[int, ...]] = []
+
+        def allocate(root: Descriptor) -> Flat:
+            shapes.append(shape_of(root))
+            return np.empty(prod(shapes[-1]), backend.dtype_from_name(root.dtype))
+
+        work.allocate = allocate
+        future: Future[Any] = Future(_it_runs_on)
+        finish = self._finish(future, lambda work: _received(work).reshape(shapes[-1]), read)
+        self._queue.put(Call(work, finish))
+        return future
+
+    def bare(self, descriptor: Descriptor, timeout: float | None) -> Future[None]:
+        """No data."""
+        future: Future[None] = Future(_it_runs_on)
+        self._queue.put(Call(self._work(descriptor, timeout), self._finish(future, lambda work: None)))
+        return future
+
+    def two(
+        self,
+        first: Work,
+        second: Callable[[Work], tuple[Work, Callable[[Work], None]]],
+        read: Callable[[Work], T],
+    ) -> Future[T]:
+        """Two operations with nothing in between.
+
+        Args:
+            first: the first.
+            second: from that, once it has ended, makes the second and what fills its arrays.
+            read: makes the result of the second, on the loop.
+        """
+        future: Future[T] = Future(_it_runs_on)
+        finish = self._finish(future, lambda work: work, read)
+
+        def go_on(work: Work, error: BaseException | None) -> None:
+            if error is not None:
+                finish(work, error)
+            else:
+                following, load = second(work)
+                self._queue.put(Call(following, finish, load), front=True)
+
+        self._queue.put(Call(first, go_on))
+        return future
+
+    def decline(self, why: str) -> None:
+        """Takes the place of an operation that this rank can't do: the other ranks hear why."""
+        descriptor = Descriptor(0, Operation.REFUSE, note=why)
+        self._queue.put(Call(self._work(descriptor, None), lambda work, error: None))
+
+    def work(self, descriptor: Descriptor, deadline: Deadline) -> Work:
+        """One without arrays yet."""
+        return Work(descriptor, None, None, deadline, self._queue.ended)
+
+    def _work(self, descriptor: Descriptor, timeout: float | None) -> Work:
+        return self.work(descriptor, self.deadline(timeout))
+
+    def _launch(
+        self, work: Work, lent: Lent, load: Callable[[Work], None], deliver: Callable[[Work], T]
+    ) -> Future[T]:
+        future: Future[T] = Future(_it_runs_on)
+        self._queue.put(Call(work, self._finish(future, deliver), load, lent.heavy))
+        return future
+
+    def _finish(
+        self,
+        future: Future[Any],
+        deliver: Callable[[Work], Any],
+        read: Callable[[Any], Any] | None = None,
+    ) -> Finish:
+        """What ends the future: `deliver` makes its result in any thread, `read` goes on on the loop."""
+
+        def finish(work: Work, error: BaseException | None) -> None:
+            result = None
+            if error is None:
+                try:
+                    result = deliver(work)
+                except Exception as failure:  # no room, or a device's error
+                    error = failure
+            if get_ident() == self._thread:
+                _settle(future, result, error, read)
+            elif not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(_settle, future, result, error, read)
+
+        return finish
+
+
+def _received(work: Work) -> Flat:
+    assert work.receive is not None
+    return work.receive
+
+
+def _settle(
+    future: Future[Any], result: object, error: BaseException | None, read: Callable[[Any], Any] | None
+) -> None:
+    if future.done():  # it was cancelled
+        return
+    if error is None and read is not None:
+        try:
+            result = read(result)
+        except Exception as failure:
+            error = failure
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _it_runs_on() -> None:
+    """Other ranks wait for an operation: cancelling its future only drops the result."""

@@ -1,0 +1,380 @@
+"""`psf.ProcessGroup`: collectives between the members of a group, as futures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+
+from psframework.backend import Array
+from psframework.collective import objects
+from psframework.collective.arrays import lend, name_of
+from psframework.collective.calls import Calls
+from psframework.collective.descriptor import ANY, Descriptor, Operation
+from psframework.collective.messages import Messages
+from psframework.collective.operations import Collectives, counted
+from psframework.collective.ops import ReduceOp
+from psframework.collective.post import Post
+from psframework.collective.queue import Call, Queue
+from psframework.collective.recorder import Recorder, Standing, compare
+from psframework.collective.work import Flat, Transport, Work
+from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
+from psframework.rpc.deadline import Deadline, boottime
+from psframework.rpc.functions.future import Future
+
+log = logging.getLogger(__name__)
+
+TIMEOUT: Final = 300.0
+"""Seconds that an operation may take if nobody says otherwise."""
+
+_ASK_SECONDS: Final = 1.0  # for the other ranks to say where they are, when a deadline has passed
+_LAST: Final = 20  # operations that the log shows then
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rank of which group this is.
+
+    Args:
+        name: of the group, within its job.
+        generation: which life of the group.
+        rank: this member's.
+        members: names of all, by rank.
+        completed: operations that the group completed in its earlier generation, if it continues one.
+        timeout: default of its operations in seconds; 0 for no limit.
+    """
+
+    name: str
+    generation: int
+    rank: int
+    members: tuple[str, ...]
+    completed: int = 0
+    timeout: float = TIMEOUT
+
+
+class Keeper(Protocol):
+    """What a connection does for each of its groups. On the loop."""
+
+    def ended(self, group: ProcessGroup, error: BaseException) -> None:
+        """The group failed here: the other ranks have to hear of it, and its Post ends with `error`."""
+        ...
+
+    async def standings(self, group: ProcessGroup, deadline: Deadline) -> Mapping[int, Standing]:
+        """Where the other ranks are, of those that answer in time; raises nothing."""
+        ...
+
+    async def leave(self, group: ProcessGroup) -> None:
+        """This rank closes the group: the others hear of it, with `group.last_completed`; its Post ends."""
+        ...
+
+    async def shrink(self, group: ProcessGroup, deadline: Deadline) -> ProcessGroup:
+        """The survivors' group."""
+        ...
+
+    async def split(
+        self, group: ProcessGroup, color: int | None, key: int, deadline: Deadline
+    ) -> ProcessGroup | None:
+        """The group of those that said the same color."""
+        ...
+
+
+class ProcessGroup(Collectives):
+    """A fixed set of members, each with a rank, that do the same operations in the same order.
+
+        group = await cluster.process_group("train", world_size=4)
+        await group.all_reduce(gradient, op=psf.ReduceOp.AVG)
+
+    Each operation returns a psf.Future at once, and runs in call order; operations of different groups run
+    side by side. Arrays are NumPy's or CuPy's, of any layout, or Tensors, whose `.data` is meant; they must
+    not change until the future is done. Before data moves the ranks compare operation, shape and dtype.
+
+    Every future may raise:
+        CollectiveMismatch: ranks differ; on all of them, naming who called what. The group can be used on if
+            all find it alike (shared memory, allreduce service); over the network it ends.
+        DeadlineExceeded: naming the ranks that are missing, and the last operation each completed. It, and
+            all below, end the group on all ranks: later calls raise the error again.
+        PeerLost: a member died or closed the group. `shrink()` makes the survivors' group.
+        ContextClosed: this rank closed it.
+
+    A call that raises at once (ArgumentError) counts as an operation: the other ranks get CollectiveMismatch
+    with its text. Cancelling a future does not stop the operation, for which others wait: it runs, also into
+    an array that was to be written, and its result is dropped.
+
+    `timeout` of an operation is in seconds, counted from the call; None: the group's; 0: no limit.
+
+    Args:
+        place: which rank of which group.
+        transport: runs the operations.
+        post: carries send and recv; None in a group of one.
+        keeper: the connection.
+
+    Attributes:
+        rank, name, generation, members: of `place`; `members` are names by rank.
+        size: number of ranks.
+        closed: whether this rank closed it.
+        recorder: its last operations.
+    """
+
+    def __init__(self, place: Place, transport: Transport, post: Post | None, keeper: Keeper) -> None:
+        self.place = place
+        self.name, self.generation, self.members = place.name, place.generation, place.members
+        self.closed = False
+        self._transport = transport
+        self._keeper = keeper
+        self._loop = asyncio.get_running_loop()
+        self.recorder = Recorder(boottime)
+        self.recorder.resume(place.completed)
+        self._queue = Queue(transport, self.recorder, self._loop, self._failed, self._explain)
+        self._queue.sequence = place.completed
+        super().__init__(place.rank, len(place.members), Calls(self._queue, self._loop, place.timeout))
+        self._messages = Messages(self.rank, place.members, post, self._broken)
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else self.transport
+        return f"<ProcessGroup {self.name!r}: rank {self.rank} of {self.size}, {state}>"
+
+    @property
+    def transport(self) -> str:
+        """What carries its operations: "shm", "direct", "ring", "hierarchical", "central" or "alone"."""
+        return self._transport.name
+
+    @property
+    def last_completed(self) -> int:
+        """Number of the last operation that succeeded here; 0 before the first."""
+        return self.recorder.last_completed
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the group ended with; None while it can be used."""
+        return self._queue.error
+
+    def send(self, a: object, dst: int, tag: int = 0, timeout: float | None = None) -> Future[None]:
+        """Sends an array to one rank; not an operation of the group: the others take no part.
+
+        Done when the array has arrived, whether or not it was asked for: two ranks may both send first.
+
+        Args:
+            a: any array; only read, and not to be changed until the future is done.
+            dst: the receiver's rank; this one's own too.
+            tag: arrays of one sender with one tag arrive in the order in which they were sent.
+
+        Raises:
+            ArgumentError: no array, no such rank, or the tag is negative.
+        """
+        return self._messages.send(lend(a), dst, tag, self._calls.deadline(timeout))
+
+    def recv(self, src: int, tag: int = 0, timeout: float | None = None) -> Future[Array]:
+        """The next array that rank `src` sends with this tag: a new one, on the host.
+
+        When the deadline passes only this call fails, and the group lives on. A call that is late or
+        cancelled takes nothing: the array is there for the next one.
+
+        Args:
+            src: the sender's rank.
+            tag: which of its arrays.
+        """
+        return self._messages.recv(src, tag, self._calls.deadline(timeout))
+
+    @counted
+    def broadcast_object(self, value: object, src: int, timeout: float | None = None) -> Future[Any]:
+        """A value of rank `src` on all ranks.
+
+        Args:
+            value: on `src` what a remote call could take as an argument, but RRefs; not looked at elsewhere.
+            src: the source's rank.
+
+        Raises:
+            TypeError: on `src`, if the value can't travel; says which part of it.
+        """
+        self._check_rank("src", src)
+        if src != self.rank:
+            descriptor = Descriptor(0, Operation.BROADCAST, root=src, open=True)
+            return self._calls.receive(descriptor, lambda root: root.shape, timeout, objects.unpack)
+        lent = lend(objects.pack(value))
+        descriptor = Descriptor(0, Operation.BROADCAST, lent.dtype, lent.shape, None, src)
+        return self._calls.give(descriptor, lent, value, timeout)
+
+    @counted
+    def gather_object(
+        self, value: object, dst: int, timeout: float | None = None
+    ) -> Future[list[Any] | None]:
+        """The values of all ranks on rank `dst`, in the order of ranks; None on the others.
+
+        Args:
+            value: what a remote call could take as an argument, but RRefs; all ranks should have values of
+                about the same size, since shorter ones are padded. Two operations.
+            dst: the destination's rank.
+
+        Raises:
+            TypeError: the value can't travel.
+        """
+        self._check_rank("dst", dst)
+        packed = objects.pack(value)
+        lengths = np.empty(self.size, np.int64)
+        deadline = self._calls.deadline(timeout)
+        first = self._calls.work(Descriptor(0, Operation.ALL_GATHER, "int64", (1,)), deadline)
+        first.send, first.receive = np.array([packed.size], np.int64), lengths
+
+        def second(work: Work) -> tuple[Work, Callable[[Work], None]]:
+            longest = int(lengths.max())
+            gather = Descriptor(0, Operation.GATHER, "uint8", (longest,), None, dst)
+
+            def load(work: Work) -> None:
+                work.send = np.zeros(longest, np.uint8)
+                work.send[: packed.size] = packed
+                work.receive = np.empty(self.size * longest, np.uint8) if dst == self.rank else None
+
+            return self._calls.work(gather, deadline), load
+
+        def read(work: Work) -> list[Any] | None:
+            if work.receive is None:
+                return None
+            return [objects.unpack(each, views=False) for each in work.receive.reshape(self.size, -1)]
+
+        return self._calls.two(first, second, read)
+
+    def begin(
+        self,
+        operation: Operation,
+        send: Flat | None,
+        receive: Flat | None,
+        *,
+        on_done: Callable[[BaseException | None], None],
+        op: ReduceOp | None = None,
+        root: int = ANY,
+        timeout: float | None = None,
+    ) -> None:
+        """One operation, called from any thread, without a future. For the layers above.
+
+        Args:
+            operation: which.
+            send, receive: host arrays with one axis, as `Work` lists them; they must not change until done.
+            on_done: called once with the error, or None; from any thread, and maybe before this returns. It
+                has to be quick: the next operation starts after it.
+            op, root: of the operation.
+            timeout: as of the others.
+        """
+        array = receive if send is None else send
+        dtype, shape = ("", ()) if array is None else (name_of(array.dtype), array.shape)
+        work = self._calls.work(
+            Descriptor(0, operation, dtype, shape, op, root), self._calls.deadline(timeout)
+        )
+        work.send, work.receive = send, receive
+        self._queue.put(Call(work, lambda work, error: on_done(error)))
+
+    def refuse(self, why: str, timeout: float | None = None) -> Future[None]:
+        """This rank can't do what the others are about to do: they all get CollectiveMismatch with `why`.
+
+        It takes the place of one operation. The future fails with the same error.
+        """
+        return self._calls.bare(Descriptor(0, Operation.REFUSE, note=why), timeout)
+
+    def abort(self, error: BaseException, after: int | None = None) -> None:
+        """The group ends with `error`: for the connection, which heard of a loss. Any thread may call it.
+
+        Args:
+            error: what all pending and later operations get.
+            after: the rank that is gone took part in all operations up to this one, which may end well.
+        """
+        if self._queue.abort(error, after):
+            self._loop.call_soon_threadsafe(self._messages.end, error)
+
+    async def shrink(self, timeout: float | None = None) -> ProcessGroup:
+        """The group of those members that are still alive; all of them call it. This one is over.
+
+        Its `last_completed` is the last operation that all of them had completed; whatever came after has to
+        be done again, from arrays as they were before.
+
+        Raises:
+            RendezvousTimeout: members that are alive did not call it in time; names them.
+        """
+        return await self._keeper.shrink(self, self._calls.deadline(timeout))
+
+    async def split(
+        self, color: int | None, key: int = 0, timeout: float | None = None
+    ) -> ProcessGroup | None:
+        """A group of all members that said the same `color`; all members call it. This one lives on.
+
+        Args:
+            color: which group; None for none.
+            key: members are ranked by it, then by their rank in this group.
+
+        Returns:
+            The group; None for a member that said None.
+        """
+        return await self._keeper.split(self, color, key, self._calls.deadline(timeout))
+
+    def report(self, last: int | None = None) -> str:
+        """The flight recorder: one line for each of the last operations, with state and times.
+
+        Args:
+            last: how many; None for all that it remembers.
+        """
+        title = f"group {self.name!r}, generation {self.generation}, rank {self.rank} of {self.size}"
+        return self.recorder.report(f"{title}, {self.transport}: {self.recorder.standing()}", last)
+
+    async def close(self) -> None:
+        """Leaves the group. Operations that did not end fail with ContextClosed here.
+
+        On other ranks those that this rank had completed end well; all others fail with PeerLost.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        who = f"rank {self.rank} ({self.members[self.rank]})"
+        gone = PeerLost(f"{who} closed group {self.name!r}", peer=self.members[self.rank])
+        error = ContextClosed(f"group {self.name!r} is closed")
+        self._queue.close(error, gone)
+        self._messages.end(error)
+        for task in self._asking:
+            task.cancel()
+        try:
+            await self._keeper.leave(self)
+        finally:
+            await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _failed(self, error: BaseException) -> None:
+        """An operation's error ended the group; in any thread."""
+        self._loop.call_soon_threadsafe(self._tell, error)
+
+    def _tell(self, error: BaseException) -> None:
+        self._messages.end(error)
+        self._keeper.ended(self, error)
+
+    def _broken(self, error: BaseException) -> None:
+        """A send did not arrive, and the receiver waits for its number."""
+        if self._queue.abort(error):
+            self._tell(error)
+
+    def _explain(self, late: DeadlineExceeded, then: Callable[[BaseException], None]) -> None:
+        """Asks the other ranks where they are, so that the error names who is missing."""
+        task = self._loop.create_task(self._ask(late, then))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, late: DeadlineExceeded, then: Callable[[BaseException], None]) -> None:
+        error = late
+        try:
+            async with asyncio.timeout(2 * _ASK_SECONDS):
+                others = await self._keeper.standings(self, Deadline.after(_ASK_SECONDS))
+            told = compare(dict(enumerate(self.members)), {**others, self.rank: self.recorder.standing()})
+            error = DeadlineExceeded(f"{late}; {told}")
+            log.error("%s\n%s", error, self.report(_LAST))
+        except TimeoutError:
+            log.error("%s; the other ranks do not say where they are", late)
+        finally:
+            then(error)
