@@ -23,9 +23,13 @@ from psframework import backend
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
 from psframework.ddp.bucket import Bucket
+from psframework.ddp.compression import HookStats
+from psframework.ddp.half import BF16, FP16
+from psframework.ddp.power_sgd import PowerSGD
+from psframework.ddp.top_k import TopK
 from psframework.errors import ArgumentError
 
-__all__ = ["Bucket", "Hook", "run_hook"]
+__all__ = ["BF16", "FP16", "Bucket", "Hook", "HookStats", "PowerSGD", "TopK", "run_hook"]
 
 Hook: TypeAlias = Callable[[Bucket], Awaitable[Array | None] | Array | None]
 """Leaves the average of all ranks in `bucket.buffer`, or returns it."""
