@@ -20,11 +20,12 @@ from psframework.parameter_server.layout import ParameterSpec
 from psframework.parameter_server.link import Runtime, ShardLink
 from psframework.parameter_server.messages import parameters_to_message, shard_from_message
 from psframework.parameter_server.partition import CUT_ANYWHERE, Partitioner
-from psframework.parameter_server.policy import ASP, BSP, SSP, Policy, policy_spec
+from psframework.parameter_server.policy import ASP, BSP, SSP, Policy, for_world, policy_spec
 from psframework.parameter_server.registry import table_name
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
+from psframework.rpc.world import world_size
 
 __all__ = ["OpenOptions", "ParameterServer", "open_parameter_server"]
 
@@ -36,7 +37,7 @@ class OpenOptions(TypedDict):
 
     name: of the model, within the job.
     optimizer: what the server updates with; needed unless `reader`.
-    consistency: policy; BSP() by default.
+    consistency: policy; BSP() by default, which waits for all ranks of `psf run`.
     reader: only pulls; never counted, never waited for.
     keep: the model outlives its job.
     partitioner: how parameters are spread over the shards; the first registrant decides.
@@ -128,7 +129,7 @@ def _register_request(
         model=options.get("name", "model"),
         parameters=parameters_to_message(specs),
         rule="" if optimizer is None else _json(optimizer.rule.spec()),
-        policy="" if policy is None else _json(policy_spec(policy)),
+        policy="" if policy is None else _json(policy_spec(for_world(policy, world_size()))),
         partitioner="" if partitioner is None else _json(partitioner.spec()),
         reader=reader,
         keep=options.get("keep", False),

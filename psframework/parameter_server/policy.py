@@ -68,6 +68,13 @@ Policy: TypeAlias = ASP | BSP | SSP
 _KINDS: dict[str, type[ASP] | type[BSP] | type[SSP]] = {kind.name: kind for kind in (ASP, BSP, SSP)}
 
 
+def for_world(policy: Policy, size: int | None) -> Policy:
+    """The policy as ranks of one program mean it: BSP waits for all `size` of them, if it names no number."""
+    if isinstance(policy, BSP) and policy.trainers is None and size is not None:
+        return dataclasses.replace(policy, trainers=size)
+    return policy
+
+
 def policy_spec(policy: Policy) -> dict[str, Any]:
     """The policy as JSON-able values; `policy_from_spec` inverts."""
     return {"name": policy.name} | dataclasses.asdict(policy)

@@ -91,6 +91,23 @@ async def test_two_bsp_trainers_get_the_mean_and_nobody_runs_ahead(made: Servers
         await b.close()
 
 
+@pytest.mark.parametrize("policy", [None, BSP()], ids=["default", "BSP()"])
+async def test_under_psf_run_step_0_waits_for_all_ranks(made: Servers, policy, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    async with made.trainer() as one, made.trainer() as two:
+        name = f"net-{next(_names)}"
+        m0, a = await opened(one, policy, name=name)
+        m0.fill(1.0)
+        await a.push()
+        with pytest.raises(DeadlineExceeded, match=r"step 0 .* waits for more trainers"):
+            await a.pull(timeout=0.1)
+        m1, b = await opened(two, policy, name=name)
+        m1.fill(3.0)
+        await asyncio.gather(a.pull(), b.push_pull())
+        assert m0.all(-2.0)
+        await asyncio.gather(a.close(), b.close())
+
+
 async def test_leaving_unblocks_who_waits(made: Servers):
     async with made.trainer() as one, made.trainer() as two:
         name = f"net-{next(_names)}"

@@ -1,0 +1,37 @@
+"""What a launcher told this process of its job: `psf run`, or another that sets the same names."""
+
+from __future__ import annotations
+
+import os
+
+from psframework.errors import ConfigurationError
+
+
+def world_size() -> int | None:
+    """How many ranks were started (WORLD_SIZE); None if this process was not started as one of several.
+
+    Raises:
+        ConfigurationError: it is no number.
+    """
+    return _number("WORLD_SIZE", least=1)
+
+
+def own_rank() -> int | None:
+    """This process's rank (RANK); None if it was given none.
+
+    Raises:
+        ConfigurationError: it is no number, or not below the world size.
+    """
+    rank, size = _number("RANK", least=0), world_size()
+    if rank is not None and size is not None and rank >= size:
+        raise ConfigurationError(f"RANK={rank} with WORLD_SIZE={size}: ranks go from 0 to {size - 1}")
+    return rank
+
+
+def _number(name: str, least: int) -> int | None:
+    text = os.environ.get(name)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigurationError(f"{name}={text!r}: a number from {least} on")
+    return int(text)
