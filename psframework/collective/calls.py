@@ -145,10 +145,13 @@ class Calls:
         self._queue.put(Call(first, go_on))
         return future
 
-    def decline(self, why: str) -> None:
-        """Takes the place of an operation that this rank can't do: the other ranks hear why."""
+    def decline(self, why: str, load: Callable[[Work], None] | None = None) -> None:
+        """Takes the place of an operation that this rank can't do: the other ranks hear why.
+
+        Unless `load`, just before, raises.
+        """
         descriptor = Descriptor(0, Operation.REFUSE, note=why)
-        self._queue.put(Call(self._work(descriptor, None), lambda work, error: None))
+        self._queue.put(Call(self._work(descriptor, None), lambda work, error: None, load))
 
     def work(self, descriptor: Descriptor, deadline: Deadline) -> Work:
         """One without arrays yet."""

@@ -20,7 +20,7 @@ from psframework.collective.messages import Messages
 from psframework.collective.operations import Collectives, counted
 from psframework.collective.ops import ReduceOp
 from psframework.collective.post import Post
-from psframework.collective.queue import Call, Queue
+from psframework.collective.queue import Call, Queue, again
 from psframework.collective.recorder import Recorder, Standing, compare
 from psframework.collective.work import Flat, Transport, Work
 from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
@@ -248,7 +248,7 @@ class ProcessGroup(Collectives):
         on_done: Callable[[BaseException | None], None],
         op: ReduceOp | None = None,
         root: int = ANY,
-        timeout: float | None = None,
+        unless: Callable[[], BaseException | None] | None = None,
     ) -> None:
         """One operation, called from any thread, without a future. For the layers above.
 
@@ -258,15 +258,19 @@ class ProcessGroup(Collectives):
             on_done: called once with the error, or None; from any thread, and maybe before this returns. It
                 has to be quick: the next operation starts after it.
             op, root: of the operation.
-            timeout: as of the others.
+            unless: asked just before it would get its number: with an error that it answers, a
+                CollectiveMismatch or one that ended the group, the operation ends without having begun. So
+                one of several operations that belong together does not begin after one before it has failed.
         """
         array = receive if send is None else send
         dtype, shape = ("", ()) if array is None else (name_of(array.dtype), array.shape)
-        work = self._calls.work(
-            Descriptor(0, operation, dtype, shape, op, root), self._calls.deadline(timeout)
-        )
+        work = self._calls.work(Descriptor(0, operation, dtype, shape, op, root), self._calls.deadline(None))
         work.send, work.receive = send, receive
-        self._queue.put(Call(work, lambda work, error: on_done(error)))
+        self._queue.put(Call(work, lambda work, error: on_done(error), _unless(unless)))
+
+    def decline(self, why: str, unless: Callable[[], BaseException | None] | None = None) -> None:
+        """As `refuse`, from any thread and without a future; `unless` as of `begin`."""
+        self._calls.decline(why, _unless(unless))
 
     def refuse(self, why: str, timeout: float | None = None) -> Future[None]:
         """This rank can't do what the others are about to do: they all get CollectiveMismatch with `why`.
@@ -378,3 +382,15 @@ class ProcessGroup(Collectives):
             log.error("%s; the other ranks do not say where they are", late)
         finally:
             then(error)
+
+
+def _unless(check: Callable[[], BaseException | None] | None) -> Callable[[Work], None] | None:
+    if check is None:
+        return None
+
+    def load(work: Work) -> None:
+        error = check()
+        if error is not None:
+            raise again(error)
+
+    return load
