@@ -1,0 +1,95 @@
+"""The peer's side of benchmarks/collectives.py: torch.distributed over gloo on loopback.
+
+python _torch_collectives.py 2      (ranks)
+"""
+
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import torch
+import torch.distributed as dist
+
+from benchmarks._peer import pin, set_allocator
+from benchmarks._ranks import (
+    BARRIERS,
+    OPERATION_BYTES,
+    SIZES,
+    follow,
+    human,
+    iterations,
+    lead,
+    ranks,
+)
+
+
+def join(rank: int, size: int, meeting: str) -> None:
+    warnings.simplefilter("ignore", FutureWarning)  # newer torch has other names for the same operations
+    set_allocator()
+    pin(rank)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
+
+
+def measure(run: Callable[[], object], times: int) -> float:
+    """Seconds an operation, on the slowest rank."""
+    for _ in range(2):
+        run()
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(times):
+        run()
+    took = torch.tensor((time.perf_counter() - start) / times, dtype=torch.float64)
+    dist.all_reduce(took, op=dist.ReduceOp.MAX)
+    return float(took)
+
+
+def all_reduce(nbytes: int) -> float:
+    x = torch.zeros(nbytes // 4)
+    return measure(lambda: dist.all_reduce(x), iterations(nbytes))
+
+
+def operations(size: int) -> dict[str, Callable[[], object]]:
+    """Each on `OPERATION_BYTES`; into memory that is there."""
+    x = torch.zeros(OPERATION_BYTES // 4)
+    y, part = torch.zeros_like(x), torch.zeros(OPERATION_BYTES // 4 // size)
+    return {
+        "broadcast": lambda: dist.broadcast(x, 0),
+        "all_gather": lambda: dist.all_gather_into_tensor(x, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, x),
+        "all_to_all": lambda: dist.all_to_all_single(y, x),
+    }
+
+
+def cases(size: int) -> dict[str, Callable[[], float]]:
+    def bandwidth(nbytes: int, seconds: float) -> float:
+        return nbytes / seconds
+
+    found: dict[str, Callable[[], float]] = {"barrier": lambda: measure(dist.barrier, BARRIERS)}
+    found["all_reduce 4 KiB"] = lambda: all_reduce(4096)
+    for nbytes in SIZES:
+        found[f"all_reduce {human(nbytes)}"] = lambda n=nbytes: bandwidth(n, all_reduce(n))
+    for name in ("broadcast", "all_gather", "reduce_scatter", "all_to_all"):
+        found[name] = lambda name=name: bandwidth(
+            OPERATION_BYTES, measure(operations(size)[name], iterations(OPERATION_BYTES))
+        )
+    return found
+
+
+def member(rank: int, size: int, pipe: Connection, meeting: str) -> None:
+    join(rank, size, meeting)
+    follow(pipe, cases(size))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    size = int(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = os.path.join(folder, "meeting")
+        with ranks(member, size, meeting) as pipes:
+            join(0, size, meeting)
+            lead(pipes, cases(size))

@@ -1,0 +1,200 @@
+"""Collectives against gloo: all-reduce of 4 KiB to 256 MiB, barrier, and the other operations at 16 MiB.
+
+    python benchmarks/collectives.py --torch-python /path/to/python [--reps 5] [--only "all_reduce 4 KiB"]
+
+Ranks of both sides are pinned alike, one thread each, with the same allocator; a figure is that of the
+slowest rank. Bandwidth is the size of the whole array by the time of an operation. Rows that say "resident"
+use arrays of `group.empty`, which are reduced in place; those that say TCP leave shared memory out on our
+side, as gloo does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import psframework as psf
+from benchmarks._peer import (
+    Figures,
+    Row,
+    Side,
+    add_torch_argument,
+    interleave,
+    pin_threads,
+    report,
+    set_allocator,
+)
+from benchmarks._ranks import (
+    BARRIERS,
+    OPERATION_BYTES,
+    SIZES,
+    Cases,
+    follow_async,
+    human,
+    iterations,
+    lead_async,
+    ranks,
+)
+
+OPERATIONS = ("reduce_scatter", "all_gather", "broadcast", "all_to_all")
+
+
+LARGE = [f"all_reduce {human(nbytes)}" for nbytes in SIZES]
+# Title -> ranks, our lanes, the transport that our group must have chosen, and the rows.
+PARTS: dict[str, tuple[int, str, str, list[Row]]] = {
+    "2 ranks, shared memory": (
+        2, "", "shm", [
+            Row("all_reduce 4 KiB", "all_reduce 4 KiB", "us", 1e6, 0.1, lower_is_better=True),
+            Row("barrier", "barrier", "us", 1e6, 0.1, lower_is_better=True),
+            *(Row(case, case, "GB/s", 1e-9, 4.0) for case in LARGE),
+            *(Row(f"resident {case}", f"resident {case}", "GB/s", 1e-9, 10.0) for case in LARGE),
+            *(Row(case, f"{case} 16 MiB", "GB/s", 1e-9, 2.0) for case in OPERATIONS),
+        ],
+    ),
+    "4 ranks, shared memory": (
+        4, "", "shm", [
+            Row("all_reduce 4 KiB", "all_reduce 4 KiB", "us", 1e6, 0.1, lower_is_better=True),
+            Row("barrier", "barrier", "us", 1e6, 0.1, lower_is_better=True),
+            Row("all_reduce 16 MiB", "all_reduce 16 MiB", "GB/s", 1e-9),
+        ],
+    ),
+    "2 ranks, TCP": (
+        2, "inline,striped", "direct", [
+            Row("all_reduce 4 KiB", "all_reduce 4 KiB", "us", 1e6, lower_is_better=True),
+            *(Row(case, case, "GB/s", 1e-9, 1.0) for case in LARGE),
+        ],
+    ),
+}  # fmt: skip
+
+
+class Bench:
+    """What one rank of ours runs."""
+
+    def __init__(self, group: psf.ProcessGroup) -> None:
+        self._group = group
+
+    def cases(self) -> Cases:
+        """By the names of the rows."""
+        found: dict[str, Callable[[], Awaitable[float]]] = {
+            "barrier": lambda: self._measure(self._group.barrier, BARRIERS),
+            "all_reduce 4 KiB": lambda: self._all_reduce(4096),
+        }
+        for nbytes in SIZES:
+            found[f"all_reduce {human(nbytes)}"] = lambda n=nbytes: self._large(n, resident=False)
+            found[f"resident all_reduce {human(nbytes)}"] = lambda n=nbytes: self._large(n, resident=True)
+        for name in OPERATIONS:
+            found[name] = lambda name=name: self._other(name)
+        return found
+
+    async def _large(self, nbytes: int, *, resident: bool) -> float:
+        return nbytes / await self._all_reduce(nbytes, resident=resident)
+
+    async def _all_reduce(self, nbytes: int, *, resident: bool = False) -> float:
+        x = (
+            await self._group.empty(nbytes // 4, np.float32)
+            if resident
+            else np.empty(nbytes // 4, np.float32)
+        )
+        x[...] = 0
+        return await self._measure(lambda: self._group.all_reduce(x), iterations(nbytes))
+
+    async def _other(self, name: str) -> float:
+        x = np.zeros(OPERATION_BYTES // 4, np.float32)
+        part = np.zeros(x.size // self._group.size, np.float32)
+        run = {
+            "broadcast": lambda: self._group.broadcast(x, 0),
+            "all_gather": lambda: self._group.all_gather(part),
+            "reduce_scatter": lambda: self._group.reduce_scatter(x),
+            "all_to_all": lambda: self._group.all_to_all(x),
+        }[name]
+        return OPERATION_BYTES / await self._measure(run, iterations(OPERATION_BYTES))
+
+    async def _measure(self, run: Callable[[], Awaitable[object]], times: int) -> float:
+        """Seconds an operation, on the slowest rank."""
+        for _ in range(2):
+            await run()
+        await self._group.barrier()
+        start = time.perf_counter()
+        for _ in range(times):
+            await run()
+        took = np.array((time.perf_counter() - start) / times)
+        await self._group.all_reduce(took, psf.ReduceOp.MAX)
+        return float(took)
+
+
+def member(rank: int, size: int, pipe: Connection, address: str) -> None:
+    """Another rank of ours."""
+    asyncio.run(join(rank, size, address, lambda cases: follow_async(pipe, cases)))
+
+
+async def join(rank: int, size: int, address: str, serve: Callable[[Cases], Awaitable[None]]) -> None:
+    """Becomes a rank, and runs what it is asked for."""
+    set_allocator()
+    async with psf.connect(address, name=f"rank-{rank}") as cluster:
+        async with await cluster.process_group("bench", size, rank=rank) as group:
+            expected = os.environ["PSF_BENCH_TRANSPORT"]
+            assert group.transport == expected, f"{group.transport}, and this is to measure {expected}"
+            pin_threads(rank)
+            await serve(Bench(group).cases())
+
+
+async def run_side(size: int) -> None:
+    """Our side: a coordinator, and this process as rank 0."""
+    async with psf.local_cluster() as local:
+        with ranks(member, size, local.address) as pipes:
+            await join(0, size, local.address, lambda cases: lead_async(pipes, cases))
+
+
+def measure(part: str, reps: int, torch_python: str, only: str) -> tuple[Figures, list[Row]]:
+    """One part of the table, ours and the peer's interleaved."""
+    size, lanes, transport, rows = PARTS[part]
+    rows = [row for row in rows if only in row.label]
+    environment = {"PSF_BENCH_TRANSPORT": transport}
+    if lanes:
+        environment["PSF_LANES"] = lanes
+    ours = Side("psframework", [sys.executable, __file__, "--side", str(size)], environment)
+    same = {row.case: row.case.removeprefix("resident ") for row in rows}
+    script = str(Path(__file__).with_name("_torch_collectives.py"))
+    sides = [ours, *([Side("gloo", [torch_python, script, str(size)], same=same)] if torch_python else [])]
+    with ExitStack() as stack:
+        for side in sides:
+            stack.enter_context(side)
+        return interleave(sides, [row.case for row in rows], reps), rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--side", type=int, help=argparse.SUPPRESS)
+    add_torch_argument(parser)
+    args = parser.parse_args()
+    if args.side:
+        asyncio.run(run_side(args.side))
+        return 0
+    if not args.torch_python:
+        print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
+    good = True
+    for part in PARTS:
+        figures, rows = measure(part, args.reps, args.torch_python, args.only)
+        if rows:
+            print(f"\n{part}")
+            good = report(figures, rows, ours="psframework", peers=["gloo"]) and good
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""A step of data-parallel training against torch's DDP over gloo: two ranks, one thread each, on one host.
+
+    python benchmarks/ddp.py --torch-python /path/to/python [--reps 5]
+
+Both ranks train an MLP by SGD on batches of 64. "alone" is the same step in both processes at the same time
+without DDP, the price of computing side by side: what a DDP step takes beyond it is communication that is not
+hidden behind compute, of which the budget allows a tenth of the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import psframework as psf
+import psframework.nn.functional as F
+from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin_threads, report, set_allocator
+from benchmarks._ranks import BATCH, MODELS, Cases, follow_async, lead_async, ranks
+from psframework import nn, optim
+
+RANKS = 2
+ALLOWED = 0.1  # of a step: communication that is not hidden
+ROWS = (
+    Row("0.67M", "784-512-512-10, 0.67M parameters", "steps/s", 1.0, 3.0),
+    Row("0.67M alone", "the same without DDP", "steps/s"),
+    Row("24M", "784-4096-4096-1024-10, 24M parameters", "steps/s", 1.0, 2.0),
+    Row("24M alone", "the same without DDP", "steps/s"),
+)
+
+
+def mlp(sizes: list[int]) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Bench:
+    """What one rank of ours runs."""
+
+    def __init__(self, group: psf.ProcessGroup) -> None:
+        self._group = group
+
+    def cases(self) -> Cases:
+        """By the names of the rows."""
+        found: dict[str, Callable[[], Awaitable[float]]] = {}
+        for name, (sizes, count) in MODELS.items():
+            found[name] = lambda s=sizes, n=count: self._together(s, n)
+            found[f"{name} alone"] = lambda s=sizes, n=count: self._alone(s, n)
+        return found
+
+    async def _together(self, sizes: list[int], count: int) -> float:
+        model = mlp(sizes)
+        async with await psf.DistributedDataParallel(model, self._group) as ddp:
+            optimizer = optim.SGD(model.parameters(), lr=0.01)
+            x, y = self._batch(sizes)
+
+            async def step() -> None:
+                optimizer.zero_grad()
+                await ddp.backward(F.cross_entropy(ddp(x), y))
+                optimizer.step()
+
+            return await self._timed(step, count)
+
+    async def _alone(self, sizes: list[int], count: int) -> float:
+        model = mlp(sizes)
+        optimizer = optim.SGD(model.parameters(), lr=0.01)
+        x, y = self._batch(sizes)
+
+        async def step() -> None:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        return await self._timed(step, count)
+
+    def _batch(self, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(self._group.rank)
+        return rng.normal(size=(BATCH, sizes[0])).astype(np.float32), rng.integers(0, sizes[-1], BATCH)
+
+    async def _timed(self, step: Callable[[], Awaitable[None]], count: int) -> float:
+        """Steps a second, after some to warm up."""
+        for _ in range(3):
+            await step()
+        await self._group.barrier()
+        start = time.perf_counter()
+        for _ in range(count):
+            await step()
+        return count / (time.perf_counter() - start)
+
+
+def member(rank: int, size: int, pipe: Connection, address: str) -> None:
+    """Another rank of ours."""
+    asyncio.run(join(rank, address, lambda cases: follow_async(pipe, cases)))
+
+
+async def join(rank: int, address: str, serve: Callable[[Cases], Awaitable[None]]) -> None:
+    """Becomes a rank, and runs what it is asked for."""
+    set_allocator()
+    psf.manual_seed(0)
+    async with psf.connect(address, name=f"rank-{rank}") as cluster:
+        async with await cluster.process_group("bench", RANKS, rank=rank) as group:
+            pin_threads(rank)
+            await serve(Bench(group).cases())
+
+
+async def run_side() -> None:
+    """Our side: a coordinator, and this process as rank 0."""
+    async with psf.local_cluster() as local:
+        with ranks(member, RANKS, local.address) as pipes:
+            await join(0, local.address, lambda cases: lead_async(pipes, cases))
+
+
+def hidden(figures: dict[str, dict[str, list[float]]], side: str) -> bool:
+    """Says which part of a step is communication that is not hidden; whether the budget allows it."""
+    good = True
+    for name in MODELS:
+        together, alone = (statistics.median(figures[case][side]) for case in (name, f"{name} alone"))
+        share = max(0.0, 1 - together / alone)
+        verdict = ""
+        if side == "psframework":
+            met = share <= ALLOWED
+            good = good and met
+            verdict = f"  (<= {ALLOWED:.0%}: {'met' if met else 'NOT MET'})"
+        print(f"{side}, {name}: {share:.1%} of a step is communication that is not hidden{verdict}")
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
+    add_torch_argument(parser)
+    args = parser.parse_args()
+    if args.side:
+        asyncio.run(run_side())
+        return 0
+    sides = [Side("psframework", [sys.executable, __file__, "--side"])]
+    if args.torch_python:
+        sides.append(Side("torch", [args.torch_python, str(Path(__file__).with_name("_torch_ddp.py"))]))
+    else:
+        print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
+    with ExitStack() as stack:
+        for side in sides:
+            stack.enter_context(side)
+        figures = interleave(sides, [row.case for row in ROWS], args.reps)
+    good = report(figures, ROWS, ours="psframework", peers=["torch"])
+    for side in sides:
+        good = hidden(figures, side.name) and good
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
