@@ -45,7 +45,7 @@ def combine(op: ReduceOp, parts: Sequence[Flat], size: int, out: Flat | None = N
 
     Args:
         op: the reduction.
-        parts: the array of each rank, at least one.
+        parts: the array of each rank, at least one. Some may be sums in float32 of 16-bit ones.
         size: what AVG divides by; 1 leaves the sum.
         out: where the result goes; may be one of `parts`. None: a new array.
 
@@ -54,7 +54,7 @@ def combine(op: ReduceOp, parts: Sequence[Flat], size: int, out: Flat | None = N
     """
     first = parts[0]
     out = np.empty_like(first) if out is None else out
-    narrow = backend.is_narrow(first.dtype)
+    narrow = backend.is_narrow(out.dtype) or any(backend.is_narrow(part.dtype) for part in parts)
     with np.errstate(all="ignore"):  # an overflow is an infinity, as in every other sum of arrays
         if narrow or len(parts) > 2:
             scratch = np.empty(min(BLOCK, len(out)), _FLOAT32 if narrow else out.dtype)

@@ -1,0 +1,91 @@
+"""Operations in which each rank sends its data straight to those that need it.
+
+An all-reduce is a reduce-scatter, in which each rank combines its part of all arrays in rank order, and an
+all-gather of the parts. Chunks go through both, one after the other: while one is combined, others travel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from psframework.collective import plan
+from psframework.collective.descriptor import Operation
+from psframework.collective.letters import FIRST_STEP, Letters
+from psframework.collective.ops import ReduceOp
+from psframework.collective.work import Flat, Work
+
+Combine = Callable[[ReduceOp, Sequence[Flat], int, Flat], Awaitable[None]]
+"""`algorithms.combine`, wherever it may take its time."""
+
+
+WINDOW: Final = 8
+"""Chunks to one rank that are on their way at once: enough to hide their replies, and not all of an array."""
+
+
+class Direct:
+    """One operation.
+
+    Args:
+        letters: of the operation; descriptors are exchanged, and the same.
+        work: what to do.
+        combine: combines arrays.
+        tasks: where what is done at once runs; the operation has ended when they have.
+    """
+
+    def __init__(self, letters: Letters, work: Work, combine: Combine, tasks: asyncio.TaskGroup) -> None:
+        self._letters, self._work, self._combine, self._tasks = letters, work, combine, tasks
+        self._sent: dict[tuple[int, int], asyncio.Task[None]] = {}
+
+    async def run(self, given: Mapping[int, Flat], *, whole: bool) -> None:
+        """Does it.
+
+        Args:
+            given: what `plan.gives` said.
+            whole: an all-reduce is done in one round, in which each rank combines all of it.
+        """
+        letters, work = self._letters, self._work
+        for rank, array in given.items():
+            self._tasks.create_task(self._give(rank, array))
+        takes = {} if whole else plan.takes(work, letters.rank, letters.size)
+        mine = takes.pop(letters.rank, None)
+        if mine is not None:
+            np.copyto(mine, plan.own(work, letters.rank, letters.size))
+        shares = work.descriptor.operation is Operation.ALL_REDUCE and not whole
+        for source, target in takes.items():
+            self._tasks.create_task(self._take_from(source, target, shares))
+        total = plan.adds(work, letters.rank, letters.size, whole=whole)
+        if total is not None:
+            await self._add(total, shares)
+
+    async def _give(self, rank: int, array: Flat) -> None:
+        for index, cut in enumerate(plan.chunks(array)):
+            if index >= WINDOW:
+                await self._sent[rank, index - WINDOW]
+            self._sent[rank, index] = self._letters.send(rank, FIRST_STEP + 2 * index, array[cut])
+
+    async def _add(self, total: plan.Sum, shares: bool) -> None:
+        """Combines this rank's part, and sends each chunk to all others if it `shares`."""
+        letters = self._letters
+        for index, cut in enumerate(plan.chunks(total.into)):
+            step, own = FIRST_STEP + 2 * index, total.own[cut]
+            parts = [
+                own if rank == letters.rank else await letters.take(rank, step, len(own), own.dtype)
+                for rank in range(letters.size)
+            ]
+            await self._combine(total.op, parts, letters.size, total.into[cut])
+            if shares:
+                for rank in letters.others:
+                    letters.send(rank, step + 1, total.into[cut])
+
+    async def _take_from(self, source: int, target: Flat, shared: bool) -> None:
+        """Copies what a rank gave, or what it has combined and `shared`."""
+        for index, cut in enumerate(plan.chunks(target)):
+            step, into = FIRST_STEP + 2 * index + shared, target[cut]
+            chunk = await self._letters.take(source, step, len(into), into.dtype)
+            if shared:  # the same memory holds what was sent there to be combined
+                await self._sent[source, index]
+            np.copyto(into, chunk)

@@ -1,0 +1,129 @@
+"""The letters of one operation, on one rank: descriptors first, then chunks of arrays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from psframework.collective import agreement
+from psframework.collective.descriptor import Descriptor
+from psframework.collective.plan import chunks
+from psframework.collective.post import Key, Letter, Post
+from psframework.collective.work import Flat, Work
+from psframework.errors import DeadlineExceeded, WireError
+from psframework.wire.memory import Buffer
+from psframework.wire.spec import as_bytes
+
+FIRST_STEP: Final = 64
+"""Number of a chunk that may go with the descriptor instead; further ones count on."""
+
+
+class Letters:
+    """Sends and takes the letters of one operation.
+
+    Args:
+        post: what carries them.
+        channel: the transport's; see `Key`.
+        work: the operation.
+        tasks: where sends run.
+    """
+
+    def __init__(self, post: Post, channel: str, work: Work, tasks: asyncio.TaskGroup) -> None:
+        self.rank, self.size, self.deadline = post.rank, post.size, work.deadline
+        self._post, self._channel, self._tasks = post, channel, tasks
+        self._descriptor = work.descriptor
+        self._early: dict[int, Letter] = {}  # the chunks that came with descriptors
+        self._rode: dict[int, asyncio.Task[None]] = {}
+        self._late: set[int] = set()
+
+    @property
+    def others(self) -> list[int]:
+        """All ranks but this one; each rank begins with the next, so that not all begin with the same."""
+        return [(self.rank + distance) % self.size for distance in range(1, self.size)]
+
+    # Descriptors
+
+    async def agree(self, first: Mapping[int, Flat]) -> dict[int, Descriptor]:
+        """Exchanges descriptors with all ranks, and with each the first chunk of what it is given.
+
+        Returns:
+            By rank; among many ranks only one of each kind. Each rank gets the same.
+
+        Raises:
+            DeadlineExceeded: names the ranks that did not come.
+        """
+        if self.size > agreement.MESH:
+            return await self._agree_in_rounds()
+        header = self._descriptor.encode()
+        for rank in self.others:
+            given = first.get(rank)
+            if given is None:
+                self._send(rank, 0, header, [])
+            else:
+                self._rode[rank] = self._send(rank, 0, header, [as_bytes(given[next(chunks(given))])])
+        self._early = await self._from_all(0)
+        found = {rank: Descriptor.decode(letter.header) for rank, letter in self._early.items()}
+        return {**found, self.rank: self._descriptor}
+
+    async def _agree_in_rounds(self) -> dict[int, Descriptor]:
+        known = {self.rank: self._descriptor}
+        for step, distance in enumerate(agreement.distances(self.size)):
+            to, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
+            self._send(to, step, agreement.encode(known), [])
+            letter = await self._from(source, step)
+            known = agreement.distinct({**agreement.decode(letter.header), **known})
+        return known
+
+    async def _from_all(self, step: int) -> dict[int, Letter]:
+        """A letter of each rank. At the deadline, all that are missing are named."""
+        letters: dict[int, Letter] = {}
+        for rank in self.others:
+            try:
+                letters[rank] = await self._from(rank, step)
+            except DeadlineExceeded:
+                self._late.add(rank)
+        self.check()
+        return letters
+
+    def check(self) -> None:
+        """DeadlineExceeded if a rank has missed the deadline."""
+        if self._late:
+            names = ", ".join(f"{rank} ({self._post.names[rank]})" for rank in sorted(self._late))
+            ranks = "ranks" if len(self._late) > 1 else "rank"
+            number, what = self._descriptor.sequence, self._descriptor
+            raise DeadlineExceeded(f"operation {number}, {what}: {ranks} {names} did not come in time")
+
+    # Arrays
+
+    def send(self, to: int, step: int, array: Flat) -> asyncio.Task[None]:
+        """Sends a chunk, unless it went with the descriptor; the result ends when it has arrived."""
+        if step == FIRST_STEP and to in self._rode:
+            return self._rode[to]
+        return self._send(to, step, b"", [as_bytes(array)])
+
+    async def take(self, source: int, step: int, length: int, dtype: np.dtype[Any]) -> Flat:
+        """A chunk that another rank sent; read-only. WireError if it has another length."""
+        letter = self._early.pop(source, None) if step == FIRST_STEP else None
+        if letter is None:
+            letter = await self._from(source, step)
+        data = letter.parts[0] if letter.parts else memoryview(b"")
+        if data.nbytes != length * dtype.itemsize:
+            raise WireError(f"rank {source} sent {data.nbytes} bytes where {length} of {dtype} belong")
+        return np.frombuffer(data, dtype)
+
+    async def _from(self, source: int, step: int) -> Letter:
+        key = Key(self._channel, self._descriptor.sequence, step)
+        return await self._post.receive(source, key, self.deadline)
+
+    def _send(self, to: int, step: int, header: bytes, parts: Sequence[Buffer]) -> asyncio.Task[None]:
+        return self._tasks.create_task(self._sending(to, step, header, parts))
+
+    async def _sending(self, to: int, step: int, header: bytes, parts: Sequence[Buffer]) -> None:
+        key = Key(self._channel, self._descriptor.sequence, step)
+        try:
+            await self._post.send(to, key, header, parts, self.deadline)
+        except DeadlineExceeded:
+            self._late.add(to)

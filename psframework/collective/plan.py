@@ -1,0 +1,100 @@
+"""Which elements each rank gives to which, in operations that go over the network directly. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from psframework.collective.algorithms import bounds
+from psframework.collective.descriptor import Operation
+from psframework.collective.ops import ReduceOp
+from psframework.collective.work import Flat, Work
+from psframework.errors import ArgumentError
+
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes of a letter: what the striped lane moves at once, so that nothing is put together on arrival."""
+
+
+class Sum(NamedTuple):
+    """What a rank combines.
+
+    Attributes:
+        op: how.
+        own: what it adds itself.
+        into: where the result goes; maybe the same memory.
+    """
+
+    op: ReduceOp
+    own: Flat
+    into: Flat
+
+
+def gives(work: Work, rank: int, size: int, *, whole: bool = False) -> dict[int, Flat]:
+    """What this rank sends to each other rank first. It is known before any descriptor was compared.
+
+    Args:
+        work: what it is about to do.
+        rank: this one.
+        size: number of ranks.
+        whole: an all-reduce is done in one round, in which each rank combines all of it.
+    """
+    send, operation, root = work.send, work.descriptor.operation, work.descriptor.root
+    others = [each for each in range(size) if each != rank]
+    if send is None:
+        return {}
+    if operation in (Operation.REDUCE, Operation.GATHER):
+        return {} if rank == root else {root: send}
+    if operation in (Operation.BROADCAST, Operation.SCATTER) and rank != root:
+        return {}
+    if operation in (Operation.BROADCAST, Operation.ALL_GATHER) or whole:
+        return dict.fromkeys(others, send)
+    borders = bounds(len(send), size)
+    return {each: send[borders[each] : borders[each + 1]] for each in others}
+
+
+def adds(work: Work, rank: int, size: int, *, whole: bool = False) -> Sum | None:
+    """What this rank combines of what the others gave, if it is to."""
+    send, receive, operation, op = work.send, work.receive, work.descriptor.operation, work.descriptor.op
+    if send is None or receive is None or op is None:
+        return None
+    if operation is Operation.REDUCE or (operation is Operation.ALL_REDUCE and whole):
+        return Sum(op, send, receive)
+    borders = bounds(len(send), size)
+    part = slice(borders[rank], borders[rank + 1])
+    if operation is Operation.REDUCE_SCATTER:
+        return Sum(op, send[part], receive)
+    if operation is Operation.ALL_REDUCE:
+        return Sum(op, send[part], receive[part])
+    return None
+
+
+def takes(work: Work, rank: int, size: int) -> dict[int, Flat]:
+    """Where that of each rank goes which is only copied; its own too, unless it is there already.
+
+    Of an all-reduce: the parts that the others have combined.
+    """
+    receive, operation, root = work.receive, work.descriptor.operation, work.descriptor.root
+    if receive is None or operation in (Operation.REDUCE, Operation.REDUCE_SCATTER):
+        return {}
+    if operation in (Operation.BROADCAST, Operation.SCATTER):
+        return {root: receive}
+    borders = bounds(len(receive), size)
+    ranks = [each for each in range(size) if each != rank or operation is not Operation.ALL_REDUCE]
+    return {each: receive[borders[each] : borders[each + 1]] for each in ranks}
+
+
+def own(work: Work, rank: int, size: int) -> Flat:
+    """What this rank would send to itself, of an operation that only copies."""
+    if work.send is None:
+        raise ArgumentError(f"{work.descriptor} needs an array")
+    if work.descriptor.operation in (Operation.SCATTER, Operation.ALL_TO_ALL):
+        borders = bounds(len(work.send), size)
+        return work.send[borders[rank] : borders[rank + 1]]
+    return work.send
+
+
+def chunks(array: Flat, nbytes: int = CHUNK_BYTES) -> Iterator[slice]:
+    """Cuts an array into letters: at least one, all of `nbytes` but the last."""
+    each = max(1, nbytes // array.itemsize)
+    for start in range(0, max(1, len(array)), each):
+        yield slice(start, min(start + each, len(array)))

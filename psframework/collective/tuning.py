@@ -1,0 +1,116 @@
+"""Which algorithm a collective takes, from a table that was measured. No I/O.
+
+All ranks of a group must choose alike: the table's digest is among the group's options.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from psframework.collective.descriptor import Operation
+from psframework.errors import ArgumentError, ConfigurationError
+
+NEVER: Final = 1 << 30
+"""More ranks than there are."""
+
+RING_FROM: Final = 17
+"""Ranks from which on each talks to one other only, rather than to all."""
+
+RINGING: Final = frozenset({Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER})
+"""What can go around a ring."""
+
+_VERSION: Final = 1
+_WHOLE: Final[dict[int, int]] = {2: 256 << 10, 4: 64 << 10, 16: 16 << 10, 64: 4 << 10}
+
+
+class Algorithm(StrEnum):
+    """How ranks on a network do an operation."""
+
+    WHOLE = "whole"  # all to all in one round, and each rank combines everything
+    DIRECT = "direct"
+    RING = "ring"
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured. The defaults: processes on one machine of two cores, over its loopback.
+
+    Args:
+        whole: number of ranks -> bytes of an array up to which one round of whole arrays is fastest.
+            Between two numbers of ranks, the larger one's.
+        ring_from: number of ranks from which on a ring is taken where there is one.
+    """
+
+    whole: Mapping[int, int] = field(default_factory=lambda: dict(_WHOLE))
+    ring_from: int = RING_FROM
+
+    def choose(self, operation: Operation, nbytes: int, ranks: int) -> Algorithm:
+        """How `ranks` ranks do an operation on arrays of `nbytes` bytes."""
+        if operation is Operation.ALL_REDUCE and nbytes <= self.whole_up_to(ranks):
+            return Algorithm.WHOLE
+        return Algorithm.RING if operation in RINGING and ranks >= self.ring_from else Algorithm.DIRECT
+
+    def whole_up_to(self, ranks: int) -> int:
+        """Bytes up to which an all-reduce takes one round."""
+        above = [each for each in self.whole if each >= ranks]
+        return self.whole[min(above)] if above else 0
+
+    def large(self, ranks: int) -> Algorithm:
+        """How a large all-reduce goes."""
+        return Algorithm.RING if ranks >= self.ring_from else Algorithm.DIRECT
+
+    def only(self, algorithm: str | None, *, deterministic: bool) -> Table:
+        """This table for a group that asks for one algorithm, or for the same bits as everywhere.
+
+        A ring adds in another order for each part: a deterministic group takes none.
+        """
+        if algorithm == Algorithm.RING:
+            if deterministic:
+                raise ArgumentError("a ring does not add in rank order: not with deterministic=True")
+            return replace(self, whole={}, ring_from=2)
+        return replace(self, ring_from=NEVER) if deterministic or algorithm == Algorithm.DIRECT else self
+
+    @property
+    def digest(self) -> str:
+        """The same for equal tables only."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        """As `from_json` reads it."""
+        whole = {str(ranks): self.whole[ranks] for ranks in sorted(self.whole)}
+        return json.dumps({**asdict(self), "version": _VERSION, "whole": whole}, indent=2, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Table:
+        """Reads a table. ConfigurationError if it is none."""
+        try:
+            read: dict[str, Any] = json.loads(text)
+            if read.pop("version") != _VERSION:
+                raise ValueError("it is of another version")
+            whole = {int(ranks): int(nbytes) for ranks, nbytes in read.pop("whole").items()}
+            return cls(whole, int(read.pop("ring_from")))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"not a table of collectives: {error!r}; psf bench --tune makes one"
+            ) from None
+
+
+Measured = Mapping[int, Mapping[int, Mapping[Algorithm, float]]]
+"""Number of ranks -> bytes of an array -> algorithm -> seconds."""
+
+
+def fit(measured: Measured) -> Table:
+    """The table of what was fastest: whole arrays up to where another way was faster for the first time."""
+    whole: dict[int, int] = {}
+    for ranks, sizes in measured.items():
+        whole[ranks] = 0
+        for nbytes in sorted(sizes):
+            if min(sizes[nbytes], key=lambda each: sizes[nbytes][each]) is not Algorithm.WHOLE:
+                break
+            whole[ranks] = nbytes
+    return Table({**_WHOLE, **whole})

@@ -1,0 +1,57 @@
+"""Chunks of direct operations: how many are on their way, and when memory may be written to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from collective import Mail, collect, describe
+
+from psframework.collective import plan
+from psframework.collective.descriptor import Operation
+from psframework.collective.direct import WINDOW
+from psframework.collective.network import Network
+from psframework.collective.post import Key
+from psframework.collective.tuning import Table
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.chunks, "__defaults__", (80,))
+
+
+async def test_only_so_many_chunks_are_on_their_way_to_a_rank() -> None:
+    mail = Mail(2)
+    release = mail.hold(lambda source, to, key: source == 0 and key.step > 0)
+    sends = [np.arange(1000.0), np.zeros(1000)]
+    transports = [Network(post, Table({})) for post in mail.posts]
+    descriptor = describe(Operation.BROADCAST, sends[0])
+    running = asyncio.ensure_future(collect(transports, [descriptor] * 2, sends))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert sum(source == 0 for source, *_ in mail.sent) == WINDOW + 1  # the first has arrived
+    release()
+    got = await running
+    assert np.array_equal(got[1], sends[0])
+
+
+async def test_what_was_sent_is_overwritten_only_after_it_has_arrived() -> None:
+    mail = Mail(2)
+
+    def early(source: int, to: int, key: Key) -> bool:
+        return source == 0 and key.step == 0
+
+    sends = [np.arange(100.0), np.arange(100.0) * 10]
+    before = [each.copy() for each in sends]
+    release = mail.hold(early)
+    transports = [Network(post, Table({})) for post in mail.posts]
+    running = asyncio.ensure_future(
+        collect(transports, [describe(Operation.ALL_REDUCE, sends[0])] * 2, sends)
+    )
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert np.array_equal(sends[0][50:60], before[0][50:60]), "rank 1 has not got it"
+    release()
+    got = await running
+    assert all(np.array_equal(each, before[0] + before[1]) for each in got)
