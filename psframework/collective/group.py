@@ -332,7 +332,7 @@ class ProcessGroup(Collectives):
             return
         self.closed = True
         who = f"rank {self.rank} ({self.members[self.rank]})"
-        gone = PeerLost(f"{who} closed group {self.name!r}", peer=self.members[self.rank])
+        gone = PeerLost(f"{who} closed group {self.name!r}", peer=self.members[self.rank], rank=self.rank)
         error = ContextClosed(f"group {self.name!r} is closed")
         self._queue.close(error, gone)
         self._messages.end(error)

@@ -36,7 +36,7 @@ class Call:
         transport: what runs it; the group's own if None.
     """
 
-    __slots__ = ("finish", "heavy", "load", "nested", "record", "starter", "transport", "work")
+    __slots__ = ("finish", "heavy", "load", "nested", "over", "record", "starter", "transport", "work")
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Call:
         self.record: Record | None = None
         self.starter = 0  # the thread that is inside `start` of the transport
         self.nested = False  # it ended in there
+        self.over = False
 
 
 def again(error: BaseException) -> BaseException:
@@ -119,7 +120,7 @@ class Queue:
     def ended(self, work: Work, error: BaseException | None) -> None:
         """`done` of every work: from the transport, in any thread."""
         call = self._running
-        if call is None or call.work is not work:
+        if call is None or call.work is not work or call.over:
             return  # it ended already
         if isinstance(error, DeadlineExceeded) and self._explain is not None and self.error is None:
             explain = self._explain
@@ -201,11 +202,12 @@ class Queue:
 
     def _conclude(self, call: Call, error: BaseException | None) -> None:
         """It ended; the next one starts, here or in the loop of whoever is inside `start`."""
-        over = False
+        ends = False
         waiting: list[Call] = []
         with self._lock:
-            if self._running is not call:
+            if call.over:
                 return
+            call.over = True
             if error is not None and self.error is not None:
                 error = self.error
             assert call.record is not None
@@ -213,10 +215,10 @@ class Queue:
             if error is not None:
                 refusal = isinstance(error, CollectiveMismatch)
                 if self.error is None and not (refusal and self._transport.lives_on):
-                    over, self.error = True, error
+                    ends, self.error = True, error
                 if self.error is not None or call.work.descriptor.operation is not _REFUSE:
                     waiting = self._drain()
-        if over:
+        if ends:
             assert error is not None
             self._transport.abort(error)
             self._failed(error)
