@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from psframework.cluster.current import current_cluster
     from psframework.cluster.handle import Cluster
     from psframework.cluster.local import LocalCluster, local_cluster
+    from psframework.collective.group import ProcessGroup
+    from psframework.collective.ops import ReduceOp
     from psframework.dist_optim.optimizer import DistributedOptimizer
     from psframework.errors import (
         AddressInUse,
@@ -100,6 +102,8 @@ _HOMES = {
     "psframework.cluster.current": ("current_cluster",),
     "psframework.cluster.handle": ("Cluster",),
     "psframework.cluster.local": ("LocalCluster", "local_cluster"),
+    "psframework.collective.group": ("ProcessGroup",),
+    "psframework.collective.ops": ("ReduceOp",),
     "psframework.dist_optim.optimizer": ("DistributedOptimizer",),
     "psframework.nn": ("manual_seed",),
     "psframework.parameter_server.handle": ("ParameterServer",),
@@ -169,8 +173,10 @@ __all__ = [
     "PartialFailure",
     "PeerLost",
     "PermissionDenied",
+    "ProcessGroup",
     "PsfError",
     "RRef",
+    "ReduceOp",
     "RemoteError",
     "RendezvousTimeout",
     "ResourceExhausted",

@@ -15,6 +15,8 @@ NAMES = {
     "Cluster", "LocalCluster", "compute", "connect", "current_cluster", "local_cluster",
     # calls
     "Future", "RRef", "batched", "current_caller", "pickled", "register_type", "remote",
+    # process groups
+    "ProcessGroup", "ReduceOp",
     # the distributed optimizer
     "DistributedOptimizer",
     # the parameter server
@@ -44,6 +46,10 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (
         psf.Cluster.parameter_server,
         "self, model, name='model', optimizer=None, consistency=None, *, reader=False, keep=False",
+    ),
+    (
+        psf.Cluster.process_group,
+        "self, name='default', world_size=None, *, rank=None, deterministic=False, timeout=None",
     ),
     (psf.ParameterServer.pull, "self, *, timeout=None"),
     (psf.ParameterServer.push, "self, *, timeout=None"),
@@ -134,7 +140,7 @@ def test_signatures(function: Callable[..., object], expected: str) -> None:
     assert all(p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in extra), extra
 
 
-@pytest.mark.parametrize("kind", ["ParameterServer", "LocalCluster", "RRef"])
+@pytest.mark.parametrize("kind", ["ParameterServer", "LocalCluster", "ProcessGroup", "RRef"])
 def test_handles_are_async_context_managers(kind: str) -> None:
     assert {"__aenter__", "__aexit__"} <= set(dir(getattr(psf, kind)))
 

@@ -90,8 +90,7 @@ async def connect(
         agent = make_agent(membership, security, settings, remoting.services)
         await stack.enter_async_context(agent)
         cluster = Cluster(membership, agent, job, timeout, remoting)
-        await stack.enter_async_context(cluster.rrefs)
-        await stack.enter_async_context(cluster.dist)
+        await cluster.open(stack)
         late.handlers = agent.handlers()
         stack.push_async_exit(_leaving(cluster))
         async with _End(stack):

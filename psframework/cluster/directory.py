@@ -70,6 +70,13 @@ class Directory:
         newest = view.members[-1].incarnation if view.members else 0
         return view.get(incarnation) is None and incarnation <= max(newest, self._newest_gone)
 
+    def listens(self) -> str:
+        """Who can dial this process: nobody (""), those of its machine (its name), or everybody ("*")."""
+        own = self._membership.member
+        if not own.addresses:
+            return ""
+        return own.labels.get("host", "") if own.labels.get(LISTENS) == HERE else "*"
+
     def _reachable(self, member: Member) -> tuple[str, ...]:
         """Its addresses, unless it listens only for those who are on its own machine, and we are not."""
         labels, own = member.labels, self._membership.member.labels

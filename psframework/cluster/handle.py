@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from psframework.cluster.directory import Directory
+from psframework.cluster.connection import Connection
+from psframework.cluster.ranks import environment_of_ranks
 from psframework.cluster.remoting import Remoting
-from psframework.dist_autograd.client import DistAutograd
+from psframework.collective.client import GroupOptions
+from psframework.collective.group import ProcessGroup
 from psframework.dist_autograd.handle import DistContext
-from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PsfError
 from psframework.membership.client import Membership
 from psframework.membership.view import Member
 from psframework.nn.module import Module
@@ -22,28 +21,16 @@ from psframework.parameter_server.partition import Partitioner
 from psframework.parameter_server.policy import Policy
 from psframework.proto.v1.remote_pb2 import DescribeReply
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.functions.context import runs_for_a_call
+from psframework.rpc.functions.context import current_caller, runs_for_a_call
 from psframework.rpc.functions.future import Future
 from psframework.rpc.functions.pickled import STREAM, Pickled, called
-from psframework.rpc.functions.remote_client import Function, Remote
+from psframework.rpc.functions.remote_client import Function
 from psframework.rpc.functions.remote_stream import RemoteStream
 from psframework.rpc.session.agent import Agent
-from psframework.rref.client import RRefs
 from psframework.rref.handle import RRef
 
-_GOODBYE_SECONDS = 1.0  # for telling the coordinator, if it is there
-_LOOK_SECONDS = 0.01
 
-log = logging.getLogger(__name__)
-
-
-class Closable(Protocol):
-    """A handle that ends with its cluster: a parameter server; later a table, a group, a pipeline."""
-
-    async def close(self) -> None: ...
-
-
-class Cluster:
+class Cluster(Connection):
     """A live connection to a cluster; made by `psf.connect`, which also ends it.
 
     Args:
@@ -55,46 +42,18 @@ class Cluster:
 
     Attributes:
         membership, agent, job: as given; lower packages see the cluster through these.
-        rrefs: its references; to be entered before it is used.
-        dist: its distributed-autograd contexts; to be entered too.
+        rrefs, dist, groups: its references, distributed-autograd contexts and process groups; see `open`.
     """
 
     def __init__(
         self, membership: Membership, agent: Agent, job: str, timeout: float, remoting: Remoting
     ) -> None:
-        self.membership = membership
-        self.agent = agent
-        self.job = job
-        self._timeout = timeout
-        self._remoting = remoting
-        directory = Directory(membership)
-        self._remote = Remote(agent, directory)
-        self.rrefs = RRefs(agent, self._remote, directory, remoting.functions)
-        self.dist = DistAutograd(agent, self._remote, directory)
-        membership.on_lost(self.rrefs.lost)
-        membership.on_lost(self.dist.lost)
-        membership.on_evicted(self.rrefs.evicted)
+        super().__init__(membership, agent, job, timeout, remoting)
         remoting.cluster = self
-        self._handles: list[Closable] = []
-        self._loop = asyncio.get_running_loop()
-        self._closed = False
-        self._hurries = False  # somebody wants the end without waiting, after it began in order
-        self._ended = asyncio.Event()
-        self._finishing = False  # closed, but what runs here for others may still call
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self.membership.members())} members"
         return f"<Cluster: {self.name} in job {self.job!r}, {state}>"
-
-    @property
-    def name(self) -> str:
-        """This member's name."""
-        return self.membership.member.name
-
-    @property
-    def role(self) -> str:
-        """This member's role."""
-        return self.membership.member.role
 
     def members(self, role: str | None = None, job: str | None = None) -> tuple[Member, ...]:
         """The live members as far as this process knows, in the order in which they joined.
@@ -298,98 +257,44 @@ class Cluster:
         self._handles.append(handle)
         return handle
 
-    async def shutdown(self, graceful: bool = True, timeout: float = 30.0) -> None:
-        """Ends this connection. Never waits for members to come or to leave, nor for those that are gone.
+    async def process_group(
+        self,
+        name: str = "default",
+        world_size: int | None = None,
+        *,
+        rank: int | None = None,
+        deterministic: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> ProcessGroup:
+        """Makes a group of `world_size` members, once so many have asked for it; on all of them it returns.
+
+            group = await cluster.process_group("train", world_size=4)
+            await group.all_reduce(gradient, op=psf.ReduceOp.AVG)
+
+        Asked again while the group lives, it returns the same one. After `close`, or a failure, the group of
+        that name is a new one. In a remote function the name belongs to the job of whoever called it.
 
         Args:
-            graceful: first waits for the calls that this member made or serves, and until owners have
-                confirmed that it refers to nothing of theirs, and ends what it takes part in, so that nobody
-                waits for it; else whatever is open ends with PeerLost.
-            timeout: seconds for that.
+            name: of the group, within the job.
+            world_size: how many members; None: WORLD_SIZE, as `psf run` sets it.
+            rank: this member's, given by all or by none; None: RANK, if the group has WORLD_SIZE members;
+                else the members' names are numbered in natural order.
+            deterministic: results are bitwise the same over all transports.
+            timeout: default of the group's operations in seconds; None: 300; 0: no limit.
+            algorithm: for tests and benchmarks: "shm", "direct", "ring", "hierarchical" or "central"; None:
+                whichever is best.
 
         Raises:
-            ArgumentError: this is a remote function: only the program that connected may end its connection.
-            DeadlineExceeded: it has left, but not everything was answered in time; names the members that did
-                not answer.
+            RendezvousTimeout: naming who came and how many did not, within the timeout given to `connect`.
+            ArgumentError: members ask for different sizes or the same rank; on all of them.
+            PeerLost: a member was lost meanwhile, or can't be reached.
         """
-        if runs_for_a_call():
-            raise ArgumentError(
-                "shutdown() in a remote function would end its process under the calls that it serves, this "
-                "one too: return, and let the program that connected leave"
-            )
-        late = await self._end(timeout if graceful else None, wait=graceful)
-        if late:
-            raise DeadlineExceeded(f"{self.name} has left, but was not done after {timeout:g} s: {late}")
+        self._check_open()
+        size, own = environment_of_ranks(world_size)
+        options = GroupOptions(size, own if rank is None else rank, deterministic, algorithm or "", timeout)
+        return await self.groups.open(self._job_of_names(), name, options, Deadline.after(self._timeout))
 
-    async def leave(self, *, in_order: bool) -> None:
-        """What leaving the block of `psf.connect` does: `shutdown`, with a warning in the place of an error.
-
-        Args:
-            in_order: whether the block came to its end; if not, no call is waited for.
-        """
-        late = await self._end(self._timeout, wait=in_order)
-        if late:
-            log.warning("%s has left, but was not done after %g s: %s", self.name, self._timeout, late)
-
-    async def _end(self, timeout: float | None, *, wait: bool) -> str:
-        """Ends everything, at most `timeout` seconds for the orderly part; returns what was late, as text."""
-        if self._closed:
-            self._hurries |= not wait
-            await self._ended.wait()
-            return ""
-        self._closed = True
-        late = ""
-        try:
-            if timeout is not None:
-                end = Deadline.after(timeout)
-                late = await self._finish(end) if wait else ""
-                async with asyncio.timeout(max(end.remaining(), _GOODBYE_SECONDS)):
-                    await self._close_handles()
-        except TimeoutError:
-            log.warning("%s: not everything was closed within %g s", self.name, timeout)
-        finally:
-            await self._remote.close()
-            await self.agent.close()
-            try:
-                await self.membership.leave(_GOODBYE_SECONDS if timeout is not None else 0.1)
-            finally:
-                self._ended.set()
-        return late
-
-    async def _finish(self, end: Deadline) -> str:
-        """Waits for the calls made and served here, and lets go of all references; returns what was late."""
-        self._finishing = True
-        try:
-            while (late := self._open_calls()) and not (end.expired or self._hurries):  # noqa: ASYNC110 (they are of many)
-                await asyncio.sleep(_LOOK_SECONDS)
-        finally:
-            self._finishing = False
-        await self.dist.close(end.remaining())
-        problems = await self.rrefs.close(end.remaining())
-        if end.expired:  # else they are values that others still hold: told in the log, and nobody's fault
-            late += problems
-        return "; ".join(late)
-
-    def _open_calls(self) -> list[str]:
-        made = [f"{count} call(s) to {name}" for name, count in self._remote.outstanding().items()]
-        served = {peer.info.name: peer.statistics()["served"] for peer in self.agent.peers}
-        texts = made + [f"{count} call(s) of {name}" for name, count in served.items() if count]
-        running = self._remoting.executor.running
-        return texts or ([f"{running} function(s) that run here"] if running else [])
-
-    async def _close_handles(self) -> None:
-        while self._handles:
-            handle = self._handles.pop()
-            try:
-                await handle.close()
-            except PsfError as error:
-                log.warning("%s: closing %r: %s", self.name, handle, error)
-
-    def _check_open(self) -> None:
-        if asyncio._get_running_loop() is not self._loop:
-            raise ArgumentError(
-                f"{self.name} was connected on another event loop or thread: make calls in `async def` "
-                "functions, or by asyncio.run_coroutine_threadsafe from a thread"
-            )
-        if self._closed and not (self._finishing and runs_for_a_call()):
-            raise ContextClosed(f"{self.name} has left the cluster: connect again")
+    def _job_of_names(self) -> str:
+        """The scope of names that the running code gives: services work for the jobs of their callers."""
+        return current_caller().peer.job if runs_for_a_call() and not self.job else self.job

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from psframework.cluster.current import enter
+from psframework.collective.carrier import SERVICE as GROUPS
 from psframework.dist_autograd.servicer import SERVICE as GRADIENTS
 from psframework.dist_optim import owner as _owner  # noqa: F401 - registers what a DistributedOptimizer calls
 from psframework.rpc.functions.execute import ExecuteOptions, Executor
@@ -21,8 +22,8 @@ from psframework.rref.control import SERVICE as RREFS
 if TYPE_CHECKING:
     from psframework.cluster.handle import Cluster
 
-OFFERED: Final = (CALLS, FUNCTIONS, RREFS, GRADIENTS)
-"""Services of every member of a cluster, for reflection; the last two are mounted by its `Cluster`."""
+OFFERED: Final = (CALLS, FUNCTIONS, RREFS, GRADIENTS, GROUPS)
+"""Services of every member of a cluster, for reflection; the last three are mounted by its `Cluster`."""
 
 
 class Remoting:

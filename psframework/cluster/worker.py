@@ -32,8 +32,7 @@ async def build(parts: Parts[WorkerSettings]) -> None:
     async def joined(agent: Agent) -> None:
         if parts.membership is not None:
             cluster = Cluster(parts.membership, agent, "", WAIT_SECONDS, remoting)
-            await parts.stack.enter_async_context(cluster.rrefs)
-            await parts.stack.enter_async_context(cluster.dist)
+            await cluster.open(parts.stack)
             parts.stack.push_async_callback(cluster.shutdown, graceful=False)
 
     parts.on_joined.append(joined)

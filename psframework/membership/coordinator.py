@@ -12,7 +12,7 @@ from psframework.errors import NameTaken
 from psframework.membership import keyvalue, records
 from psframework.membership.barrier import BARRIER_PREFIX, BarrierTable
 from psframework.membership.barrier_desk import BarrierDesk
-from psframework.membership.jobs import JOB_PREFIX, JobTable
+from psframework.membership.jobs import JOB_PREFIX, JobTable, group_keys
 from psframework.membership.journal import Journal
 from psframework.membership.keyvalue import KeyTable
 from psframework.membership.lease import LeaseOptions, Reason
@@ -207,6 +207,10 @@ class Coordinator:
             log.info("job %s ended", job)
             for hook in self._job_hooks:
                 _guarded(hook, job)
+            for entry in self.keys.table.list(group_keys(job)):
+                change = self.keys.table.delete(entry.key).change
+                if change is not None:
+                    self.submit(change)
             self.submit(Change((Write(JOB_PREFIX + job, None),)))  # after what the hooks submitted
 
     def _on_delta(self, delta: Delta) -> None:

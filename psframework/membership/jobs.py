@@ -12,6 +12,11 @@ JOB_PREFIX = "job/"
 DEFAULT_LEASE = 5.0  # seconds, for jobs of before the coordinator's start
 
 
+def group_keys(job: str) -> str:
+    """What the keys of a job's process groups begin with; they go with the job."""
+    return f"group/{job}/"
+
+
 @dataclass(slots=True)
 class _Job:
     lease_s: float

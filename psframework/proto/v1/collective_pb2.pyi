@@ -522,21 +522,37 @@ Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
 
 @_typing.final
 class ReportReply(_message.Message):
-    """ReportReply answers."""
+    """ReportReply says where a rank is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REPORT_FIELD_NUMBER: _builtins.int
-    report: _builtins.bytes
-    """Report is what the rank's flight recorder says."""
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    COMPLETED_TEXT_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    RUNNING_TEXT_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    completed: _builtins.int
+    """Completed is the last operation that it completed; 0 before the first."""
+    completed_text: _builtins.str
+    """CompletedText describes that one."""
+    running: _builtins.int
+    """Running is the operation that it is in; 0 in none."""
+    running_text: _builtins.str
+    """RunningText describes that one."""
+    seconds: _builtins.float
+    """Seconds that it has been in it; without one, since the last ended."""
     def __init__(
         self,
         *,
-        report: _builtins.bytes = ...,
+        completed: _builtins.int = ...,
+        completed_text: _builtins.str = ...,
+        running: _builtins.int = ...,
+        running_text: _builtins.str = ...,
+        seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "completed_text", b"completed_text", "running", b"running", "running_text", b"running_text", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -83,7 +83,7 @@ class CollectiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Report asks what a rank does.
+        """Report asks where a rank is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

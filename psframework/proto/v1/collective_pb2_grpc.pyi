@@ -40,7 +40,7 @@ class CollectiveServiceStub:
     Abort: _grpc.UnaryUnaryMultiCallable[_collective_pb2.AbortRequest, _collective_pb2.AbortReply]
     """Abort says that the group has ended for its sender: in order, or because of an error that ends it for all."""
     Report: _grpc.UnaryUnaryMultiCallable[_collective_pb2.ReportRequest, _collective_pb2.ReportReply]
-    """Report asks what a rank does."""
+    """Report asks where a rank is."""
 
 @_typing.type_check_only
 class CollectiveServiceAsyncStub(CollectiveServiceStub):
@@ -54,7 +54,7 @@ class CollectiveServiceAsyncStub(CollectiveServiceStub):
     Abort: _aio.UnaryUnaryMultiCallable[_collective_pb2.AbortRequest, _collective_pb2.AbortReply]  # type: ignore[assignment]
     """Abort says that the group has ended for its sender: in order, or because of an error that ends it for all."""
     Report: _aio.UnaryUnaryMultiCallable[_collective_pb2.ReportRequest, _collective_pb2.ReportReply]  # type: ignore[assignment]
-    """Report asks what a rank does."""
+    """Report asks where a rank is."""
 
 class CollectiveServiceServicer(metaclass=_abc_1.ABCMeta):
     """CollectiveService is offered by every member that can be in a group. It needs a session."""
@@ -89,6 +89,6 @@ class CollectiveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _collective_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_collective_pb2.ReportReply, _abc.Awaitable[_collective_pb2.ReportReply]]:
-        """Report asks what a rank does."""
+        """Report asks where a rank is."""
 
 def add_CollectiveServiceServicer_to_server(servicer: CollectiveServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -95,6 +95,11 @@ class Agent:
         return self._closed
 
     @property
+    def segment_path(self) -> str:
+        """The socket at which this process takes shared memory; "" if it takes none."""
+        return self._home.segment_path
+
+    @property
     def methods(self) -> MethodTable:
         """What peers may call."""
         return self._home.methods

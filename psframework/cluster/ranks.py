@@ -1,0 +1,37 @@
+"""RANK and WORLD_SIZE, as launchers of processes set them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from psframework.errors import ArgumentError, ConfigurationError
+
+
+def environment_of_ranks(
+    world_size: int | None, environment: Mapping[str, str] = os.environ
+) -> tuple[int, int | None]:
+    """The size of a group, and this process's rank in it (None: whichever).
+
+    Args:
+        world_size: that somebody asked for; None: that of the environment.
+        environment: where WORLD_SIZE and RANK are looked for. RANK is only that of groups of all processes.
+
+    Raises:
+        ArgumentError: no size is known.
+        ConfigurationError: what is in the environment is no number.
+    """
+    everybody = _number("WORLD_SIZE", environment)
+    size = everybody if world_size is None else world_size
+    if size is None:
+        raise ArgumentError("how many members? Pass world_size=, or start the processes with `psf run`")
+    return size, _number("RANK", environment) if size == everybody else None
+
+
+def _number(name: str, environment: Mapping[str, str]) -> int | None:
+    text = environment.get(name, "")
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ConfigurationError(f"{name}={text!r} in the environment is no number")
+    return int(text)

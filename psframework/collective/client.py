@@ -1,0 +1,383 @@
+"""The process groups of one connection: made, found by name, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+
+from psframework.collective.carrier import SERVICE
+from psframework.collective.decision import check_algorithm
+from psframework.collective.gathering import Gathering
+from psframework.collective.group import Place, ProcessGroup
+from psframework.collective.recorder import Standing
+from psframework.collective.seat import Directory, Seat
+from psframework.collective.servicer import CollectiveService
+from psframework.errors import ArgumentError, ContextClosed, Evicted, NotRegistered, PeerLost, PsfError
+from psframework.membership.client import Membership
+from psframework.membership.names import check_name
+from psframework.membership.signal import Signal
+from psframework.proto.v1 import collective_pb2 as pb
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.functions.errand import Errand, Operation
+from psframework.rpc.functions.remote_client import Remote
+from psframework.rpc.session.agent import Agent
+from psframework.rpc.status import error_to_detail
+from psframework.rpc.values.journey import Journey
+
+log = logging.getLogger(__name__)
+
+TELL_SECONDS: Final = 2.0
+REMEMBERED: Final = 1024
+"""Generations that have ended here."""
+
+ABORT: Final = Operation(
+    f"/{SERVICE}/Abort", pb.AbortReply, lambda reply, parts, journey: reply, lambda _: True
+)
+REPORT: Final = Operation(
+    f"/{SERVICE}/Report", pb.ReportReply, lambda reply, parts, journey: reply, lambda _: True
+)
+
+Key = tuple[str, str, int]
+"""Job, name and generation."""
+
+
+class Lost(Protocol):
+    """A member, as `membership.on_lost` tells of it."""
+
+    @property
+    def incarnation(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """What a member wants of a group.
+
+    Args:
+        world_size: number of ranks.
+        rank: that it wants; None: none in particular.
+        deterministic: results are bitwise the same across transports.
+        algorithm: the transport; "" for the best.
+        timeout: default of the group's operations in seconds; 0 for no limit; None: 300.
+    """
+
+    world_size: int
+    rank: int | None = None
+    deterministic: bool = False
+    algorithm: str = ""
+    timeout: float | None = None
+
+    def check(self) -> None:
+        """Raises ArgumentError for what can't be, whatever the others want."""
+        if not 1 <= self.world_size < 1 << 20:
+            raise ArgumentError(f"world_size={self.world_size}: a group has at least one member")
+        if self.rank is not None and not 0 <= self.rank < 1 << 20:
+            raise ArgumentError(f"rank={self.rank}: ranks are 0 to {self.world_size - 1}")
+        if self.timeout is not None and self.timeout < 0:
+            raise ArgumentError(f"timeout={self.timeout}: seconds, or 0 for no limit")
+        check_algorithm(self.algorithm)
+
+    def spec(self) -> pb.GroupSpec:
+        """What all members must agree on."""
+        return pb.GroupSpec(
+            world_size=self.world_size, deterministic=self.deterministic, algorithm=self.algorithm
+        )
+
+
+class Groups:
+    """The groups of one connection. An async context manager; part of a `Cluster`.
+
+    Its `lost` and `evicted` are hooks for the membership.
+
+    Args:
+        agent: this process's sessions; the service is mounted there.
+        remote: the way to members.
+        directory: knows them.
+        membership: this process as one of them, with the keys for the rendezvous.
+    """
+
+    def __init__(self, agent: Agent, remote: Remote, directory: Directory, membership: Membership) -> None:
+        self.agent, self.directory, self.membership = agent, directory, membership
+        self._routes = remote.routes
+        self._seats: dict[Key, Seat] = {}
+        self._ended: OrderedDict[Key, None] = OrderedDict()
+        self._gathering: dict[Gathering, None] = {}
+        self._changed = Signal()  # a seat was taken, or a gathering has ended
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._tickets = itertools.count(1)
+        self._cleaning: set[asyncio.Future[None]] = set()
+        self._closed = False
+        agent.mount(CollectiveService(self))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes all groups that are open here; the other ranks learn of it."""
+        self._closed = True
+        groups = [seat.group for seat in self._seats.values() if seat.group is not None]
+        for gathering in list(self._gathering):
+            gathering.stop(_left())
+        for failed in await asyncio.gather(*(group.close() for group in groups), return_exceptions=True):
+            if isinstance(failed, Exception):
+                log.warning("closing a group: %s", failed)
+        for seat in list(self._seats.values()):
+            self._drop(seat, _left())
+        while self._gathering:  # they have been told
+            await self._changed.wait()
+        if self._cleaning:
+            await asyncio.wait(self._cleaning, timeout=TELL_SECONDS)
+        for task in self._cleaning:
+            task.cancel()
+
+    # Groups
+
+    async def open(self, job: str, name: str, options: GroupOptions, deadline: Deadline) -> ProcessGroup:
+        """Waits for the other members, and sets the group up; the group of that name, if it lives here.
+
+        Raises:
+            RendezvousTimeout: names who came, and how many did not.
+            ArgumentError: members ask for different things, or for ranks that can't be; on all of them.
+            PeerLost: a member was lost meanwhile, or can't be reached; names it.
+            DeadlineExceeded: the set-up took too long.
+        """
+        check_name(name, "group")
+        options.check()
+        lock = self._locks.setdefault((job, name), asyncio.Lock())
+        async with lock:
+            if self._closed:
+                raise _left()
+            for seat in [seat for key, seat in self._seats.items() if key[:2] == (job, name)]:
+                group = seat.group
+                if group is not None and group.error is None and not group.closed and seat.error is None:
+                    if seat.members[seat.rank].spec != options.spec():
+                        raise ArgumentError(f"group {name!r} is open here, with {len(seat.members)} members")
+                    return group
+                if group is not None and not seat.shrinks:
+                    await group.close()  # it came to its end before
+            return await self._gather(Gathering(self, job, name, next(self._tickets), options), deadline)
+
+    async def shrink(self, group: ProcessGroup, deadline: Deadline) -> ProcessGroup:
+        """The group of those that survived: its next generation.
+
+        Raises:
+            ArgumentError: the group has lost nobody, or is closed here.
+            RendezvousTimeout: members live, but did not ask for it.
+        """
+        seat = self._seat(group)
+        if seat.error is None and not seat.departed and group.error is None:
+            raise ArgumentError(
+                f"group {group.name!r} has lost nobody: shrink() is for what is left after a failure"
+            )
+        options = GroupOptions(
+            1, deterministic=seat.members[seat.rank].spec.deterministic,
+            algorithm=seat.members[seat.rank].spec.algorithm, timeout=group.place.timeout,
+        )  # fmt: skip
+        lock = self._locks.setdefault((seat.id.job, seat.id.name), asyncio.Lock())
+        async with lock:
+            seat.shrinks = True
+            new = await self._gather(
+                Gathering(self, seat.id.job, seat.id.name, next(self._tickets), options, seat), deadline
+            )
+        await group.close()
+        return new
+
+    async def split(
+        self, group: ProcessGroup, color: int | None, key: int, deadline: Deadline
+    ) -> ProcessGroup | None:
+        """The group of those ranks that said the same color, ordered by `key`, then by rank.
+
+        It takes an all-gather of the group, so all ranks call it, in call order.
+        """
+        seat = self._seat(group)
+        seat.splits += 1
+        name = f"{group.name}.{group.generation}.{seat.splits}.{color}"
+        said = np.array([color is not None, color or 0, key], np.int64)
+        rows = (await group.all_gather(said, timeout=deadline.seconds() or 0)).tolist()
+        if color is None:
+            return None
+        mine = sorted((row[2], rank) for rank, row in enumerate(rows) if row[:2] == [1, color])
+        spec = seat.members[seat.rank].spec
+        options = GroupOptions(
+            len(mine), [rank for _, rank in mine].index(group.rank), spec.deterministic, spec.algorithm,
+            group.place.timeout,
+        )  # fmt: skip
+        return await self.open(seat.id.job, name, options, deadline)
+
+    async def _gather(self, gathering: Gathering, deadline: Deadline) -> ProcessGroup:
+        self._gathering[gathering] = None
+        try:
+            return await gathering.run(deadline)
+        finally:
+            del self._gathering[gathering]
+            self._changed.notify()
+
+    # For gatherings
+
+    def take(self, seat: Seat) -> None:
+        """A generation with this process is sealed: letters for it may come."""
+        self._seats[_key(seat.id)] = seat
+        self._changed.notify()
+
+    def begin(self, seat: Seat, transport: Any, completed: int, options: GroupOptions) -> ProcessGroup:
+        """A generation is set up."""
+        place = Place(seat.id.name, seat.id.generation, seat.rank, seat.names, completed)
+        if options.timeout is not None:
+            place = replace(place, timeout=options.timeout)
+        seat.group = ProcessGroup(place, transport, seat.post if len(seat.members) > 1 else None, self)
+        return seat.group
+
+    def drop(self, seat: Seat, error: PsfError) -> None:
+        """A generation came to nothing, here and so for all of its ranks."""
+        self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, error=error_to_detail(error)))
+        self._drop(seat, error)
+
+    def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does what nobody waits for, before this process leaves."""
+        task = asyncio.ensure_future(work)
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaning.discard)
+
+    # As the Keeper of groups
+
+    def ended(self, group: ProcessGroup, error: BaseException) -> None:
+        """The group failed here: all ranks hear of it."""
+        seat = self._seat(group)
+        seat.end(error)
+        self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, error=error_to_detail(error)))
+
+    async def standings(self, group: ProcessGroup, deadline: Deadline) -> Mapping[int, Standing]:
+        """Where the other ranks are, of those that answer in time."""
+        seat = self._seat(group)
+        asked = {
+            rank: self._send(REPORT, pb.ReportRequest(group=seat.id), seat, rank, deadline)
+            for rank in range(group.size)
+            if rank != group.rank and rank not in seat.lost
+        }
+        if asked:
+            await asyncio.wait(asked.values(), timeout=deadline.seconds())
+        found: dict[int, Standing] = {}
+        for rank, answer in asked.items():
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                reply = answer.result()
+                found[rank] = Standing(
+                    reply.completed, reply.completed_text, reply.running, reply.running_text, reply.seconds
+                )
+            else:
+                answer.cancel()
+        return found
+
+    async def leave(self, group: ProcessGroup) -> None:
+        """This rank closes the group; the others are told, and what they still need of it is there."""
+        try:
+            seat = self._seat(group)
+        except ContextClosed:
+            return
+        request = pb.AbortRequest(group=seat.id, source=seat.rank, completed=group.last_completed)
+        told = self._tell(seat, request) if seat.error is None else []
+        self._drop(seat, ContextClosed(f"group {group.name!r} was closed here"))
+        if told:
+            await asyncio.wait(told, timeout=TELL_SECONDS)
+
+    # For the servicer
+
+    async def find(self, id: pb.GroupId, deadline: Deadline) -> Seat:
+        """The seat in a generation; waits for one that is being taken."""
+        key = _key(id)
+        while True:
+            seat = self._seats.get(key)
+            if seat is not None:
+                return seat
+            if key in self._ended:
+                raise ContextClosed(f"generation {id.generation} of group {id.name!r} has ended here")
+            if not any((each.job, each.name) == key[:2] for each in self._gathering):
+                raise NotRegistered(
+                    f"{self.agent.identity.name} is not in generation {id.generation} of group {id.name!r}"
+                )
+            async with asyncio.timeout(deadline.seconds()):
+                await self._changed.wait()
+
+    # As hooks of the membership
+
+    def lost(self, member: Lost, reason: str) -> None:
+        """A member is gone, or stalled: whatever waits for it ends."""
+        for seat in list(self._seats.values()):
+            rank = seat.rank_of(member.incarnation)
+            if rank is not None:
+                name = seat.names[rank]
+                text = (
+                    f"{name} left the cluster"
+                    if str(reason) == "left"
+                    else f"{name} was declared dead: {reason}"
+                )
+                why = "closed" if str(reason) == "left" else str(reason)
+                seat.lose(rank, PeerLost(text, peer=name, reason=why))
+        for gathering in list(self._gathering):
+            gathering.lost(member.incarnation)
+
+    def evicted(self, error: Evicted) -> None:
+        """The cluster has given this process up, and with it its groups."""
+        for seat in list(self._seats.values()):
+            seat.abort(error)
+        for gathering in list(self._gathering):
+            gathering.stop(error)
+
+    # Messages
+
+    def _tell(self, seat: Seat, request: pb.AbortRequest) -> list[asyncio.Future[Any]]:
+        deadline = Deadline.after(TELL_SECONDS)
+        return [
+            self._send(ABORT, request, seat, rank, deadline)
+            for rank in range(len(seat.members))
+            if rank != seat.rank and rank not in seat.lost and rank not in seat.departed
+        ]
+
+    def _send(
+        self, operation: Operation, request: Any, seat: Seat, rank: int, deadline: Deadline
+    ) -> asyncio.Future[Any]:
+        errand = Errand(self._routes, operation, request, Journey(), deadline)
+        errand.future.add_done_callback(_looked_at)
+        member = seat.members[rank]
+        self._routes.send(errand, member.name, member.incarnation)
+        return errand.future
+
+    def _seat(self, group: ProcessGroup) -> Seat:
+        for seat in self._seats.values():
+            if seat.group is group:
+                return seat
+        raise ContextClosed(f"group {group.name!r} was closed here")
+
+    def _drop(self, seat: Seat, error: BaseException) -> None:
+        key = _key(seat.id)
+        if self._seats.pop(key, None) is None:
+            return
+        self._ended[key] = None
+        while len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+        seat.end(error)
+        seat.forget()
+
+
+def _looked_at(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.debug("a rank was not told: %s", error)
+
+
+def _left() -> ContextClosed:
+    return ContextClosed("this process has left the cluster, and with it its groups")
+
+
+def _key(id: pb.GroupId) -> Key:
+    return id.job, id.name, id.generation

@@ -1,0 +1,77 @@
+"""Makes the transport of one rank, as rank 0 has decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from psframework.collective import decision
+from psframework.collective.alone import Alone
+from psframework.collective.carrier import Part
+from psframework.collective.central import Central
+from psframework.collective.hierarchical import Hierarchical
+from psframework.collective.network import Network
+from psframework.collective.seat import Seat
+from psframework.collective.setup import cores
+from psframework.collective.shm import SharedMemory
+from psframework.collective.tuning import Table
+from psframework.collective.work import Transport
+from psframework.errors import PeerLost
+from psframework.proto.v1 import collective_pb2 as pb
+from psframework.rpc.deadline import Deadline
+
+if TYPE_CHECKING:
+    from psframework.collective.gathering import Home
+
+LEADERS = "leaders"
+"""Channel of the letters between leaders of hosts."""
+
+
+def table(spec: pb.GroupSpec) -> bytes:
+    """The tuning table of this process, for all ranks of a group."""
+    return Table().only(spec.algorithm or None, deterministic=spec.deterministic).to_json().encode()
+
+
+async def build(seat: Seat, start: pb.Start, home: Home, deadline: Deadline) -> Transport:
+    """The transport; the seat learns which ranks share memory."""
+    seat.hosts = tuple(tuple(host.ranks) for host in start.hosts)
+    kind, name = start.transport, seat.id.name
+    if kind == decision.ALONE:
+        return Alone(name, seat.names[0])
+    if kind == decision.CENTRAL:
+        return await _central(seat, home, deadline)
+    mine = next(ranks for ranks in seat.hosts if seat.rank in ranks)
+    if kind == decision.SHM:
+        return await _shared(seat, mine, deadline)
+    tuning = Table.from_json(start.table.decode())
+    if kind != decision.HIERARCHICAL:
+        return Network(seat.post, tuning, group=name)
+    leaders = sorted(ranks[0] for ranks in seat.hosts)
+    local = await _shared(seat, mine, deadline) if len(mine) > 1 else None
+    between = None
+    if seat.rank in leaders and len(leaders) > 1:
+        between = Network(Part(seat.post, leaders), tuning, LEADERS, name)
+    return Hierarchical(local, between, seat.rank, seat.hosts)
+
+
+async def _shared(seat: Seat, ranks: Sequence[int], deadline: Deadline) -> SharedMemory:
+    segment = await seat.segment(0, deadline)
+    names = [seat.names[rank] for rank in ranks]
+    return SharedMemory(ranks.index(seat.rank), len(ranks), segment, names, cores(), seat.id.name)
+
+
+async def _central(seat: Seat, home: Home, deadline: Deadline) -> Central:
+    from psframework.collective.gathering import ALLREDUCE
+
+    servers = home.membership.members(role=ALLREDUCE)
+    if not servers:
+        raise PeerLost("the allreduce service is gone", reason="closed", may_have_run=False)
+    member = servers[0]
+    address = home.directory.address_of(member.name)
+    peer = await home.agent.connect(
+        address.addresses, name=member.name, role=ALLREDUCE, incarnation=member.incarnation, deadline=deadline
+    )
+    group = f"{seat.id.job}/{seat.id.name}"
+    return await Central.join(
+        peer, group, len(seat.members), deadline, rank=seat.rank, generation=seat.id.generation
+    )
