@@ -52,6 +52,8 @@ PURE = [
     "ddp/buckets.py",
     "ddp/reach.py",
     "ddp/bucket.py",
+    "ddp/partition.py",
+    "ddp/pieces.py",
     "ddp/residuals.py",
     "ddp/low_rank.py",
     "dist_autograd/ids.py",

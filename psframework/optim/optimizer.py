@@ -59,6 +59,11 @@ class Optimizer:
         """The update rule (of the first group, if there are several)."""
         return self._group_rule(self.param_groups[0]) if self.param_groups else self._rule
 
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes of all slots; a parameter has them from its first step on."""
+        return sum(array.nbytes for slots in self._slots.values() for array in slots.state.values())
+
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Adds parameters, with hyper-parameters of their own or the optimizer's.
 

@@ -6,7 +6,7 @@ import enum
 import math
 import weakref
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -35,6 +35,15 @@ class _Progress:
     def __init__(self) -> None:
         self.stage = _Stage.READY
         self.finite = True
+
+
+class Grouped(Protocol):
+    """As much of an optimizer as is needed to find its gradients."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Dicts with "params"."""
+        ...
 
 
 class GradScaler:
@@ -78,7 +87,7 @@ class GradScaler:
         self._scale, self._steps = float(init_scale), 0
         self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
         self.growth_interval, self._enabled = growth_interval, enabled
-        self._progress: weakref.WeakKeyDictionary[Optimizer, _Progress] = weakref.WeakKeyDictionary()
+        self._progress: weakref.WeakKeyDictionary[Grouped, _Progress] = weakref.WeakKeyDictionary()
 
     def is_enabled(self) -> bool:
         """Whether anything is scaled."""
@@ -98,7 +107,7 @@ class GradScaler:
             return cast(T, type(outputs)(self.scale(output) for output in outputs))
         raise ArgumentError(f"scale takes a Tensor, or a list or tuple of them, not {type(outputs).__name__}")
 
-    def unscale_(self, optimizer: Optimizer) -> None:
+    def unscale_(self, optimizer: Grouped) -> None:
         """Divides the gradients of an optimizer by the scale, once a step; before they are clipped, say.
 
         Raises:
@@ -124,8 +133,14 @@ class GradScaler:
         Raises:
             ArgumentError: a second step without `update` between.
         """
-        if not self._enabled:
+        ready = self.ready(optimizer)
+        if ready:
             optimizer.step()
+        return ready
+
+    def ready(self, optimizer: Grouped) -> bool:
+        """`step` for an optimizer that the caller steps: whether it is to be stepped."""
+        if not self._enabled:
             return True
         progress = self._of(optimizer)
         if progress.stage is _Stage.STEPPED:
@@ -135,8 +150,6 @@ class GradScaler:
         if progress.stage is _Stage.READY:
             self.unscale_(optimizer)
         progress.stage = _Stage.STEPPED
-        if progress.finite:
-            optimizer.step()
         return progress.finite
 
     def update(self, new_scale: float | None = None) -> None:
@@ -191,11 +204,11 @@ class GradScaler:
         self._scale, self.growth_factor, self.backoff_factor = float(scale), float(growth), float(backoff)
         self.growth_interval, self._steps = int(interval), int(steps)
 
-    def _of(self, optimizer: Optimizer) -> _Progress:
+    def _of(self, optimizer: Grouped) -> _Progress:
         return self._progress.setdefault(optimizer, _Progress())
 
 
-def _divide(optimizer: Optimizer, scale: float) -> bool:
+def _divide(optimizer: Grouped, scale: float) -> bool:
     """Divides all gradients by the scale; whether all of them are finite."""
     flags: list[Any] = []
     for group in optimizer.param_groups:

@@ -70,6 +70,9 @@ class RankGroup:
         self.given += array.nbytes
         return self._call(("all_gather", array.shape, array.dtype), array.copy(), np.stack)
 
+    def refuse(self, why: str, timeout: Any = None) -> Awaitable[Any]:
+        return self._call(("refused", self.rank, why), None, lambda values: None)
+
     def gather_object(self, value: Any, dst: int, timeout: Any = None) -> Awaitable[Any]:
         def finish(values: list[Any]) -> Any:
             return values if self.rank == dst else None
