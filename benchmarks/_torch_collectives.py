@@ -3,6 +3,7 @@
 python _torch_collectives.py 2      (ranks)
 """
 
+import functools
 import os
 import sys
 import tempfile
@@ -48,14 +49,19 @@ def measure(run: Callable[[], object], times: int) -> float:
     return float(took)
 
 
+@functools.cache
+def array(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes // 4)
+
+
 def all_reduce(nbytes: int) -> float:
-    x = torch.zeros(nbytes // 4)
+    x = array(nbytes).fill_(0)
     return measure(lambda: dist.all_reduce(x), iterations(nbytes))
 
 
 def operations(size: int) -> dict[str, Callable[[], object]]:
     """Each on `OPERATION_BYTES`; into memory that is there."""
-    x = torch.zeros(OPERATION_BYTES // 4)
+    x = array(OPERATION_BYTES).fill_(0)
     y, part = torch.zeros_like(x), torch.zeros(OPERATION_BYTES // 4 // size)
     return {
         "broadcast": lambda: dist.broadcast(x, 0),
