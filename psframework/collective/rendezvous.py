@@ -126,7 +126,7 @@ def timed_out(
         f"{size - len(there)} did not"
     )
     if missing:
-        text += f"; members that did not ask for it: {_listed(missing)}"
+        text += f"; members that did not ask: {_listed(missing)}"
     return RendezvousTimeout(text, missing=missing)
 
 

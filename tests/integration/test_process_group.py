@@ -110,10 +110,11 @@ async def test_different_sizes_are_named_on_all(cluster: psf.Cluster) -> None:
 
 async def test_two_groups_created_at_once_both_exist(cluster: psf.Cluster) -> None:
     """ray#50132; every member asks for both at the same time, half of them in the other order."""
-    made = []
-    for index, name in enumerate(WORKERS):
-        for group in ("a", "b") if index % 2 else ("b", "a"):
-            made.append(cluster.rpc_async(name, functions.make, (group, 4)))
+    made = [
+        cluster.rpc_async(name, functions.make, (group, 4))
+        for index, name in enumerate(WORKERS)
+        for group in ("ab" if index % 2 else "ba")
+    ]
     assert len(await asyncio.gather(*made)) == 8
     sums = [cluster.rpc_async(name, functions.total, (group,)) for group in "ab" for name in WORKERS]
     assert await asyncio.gather(*sums) == [[10.0, 10.0]] * 8
@@ -264,13 +265,14 @@ async def test_nothing_is_left_of_groups_that_were_closed(cluster: psf.Cluster) 
     await everywhere(cluster, WORKERS, functions.make, "kept", 4)
     assert all(each["mapped"] for each in await everywhere(cluster, WORKERS, functions.kept))
     await everywhere(cluster, WORKERS, functions.close, "kept")
+
+    async def clean() -> bool:
+        counts = await everywhere(cluster, WORKERS, functions.kept)
+        keys = [each.key for each in await cluster.membership.kv.list("group/default/")]
+        return not any(each["Seat"] or each["ProcessGroup"] for each in counts) and all(
+            key.endswith("/record") for key in keys
+        )
+
     async with asyncio.timeout(10):
-        while any(
-            each["Seat"] or each["ProcessGroup"]
-            for each in await everywhere(cluster, WORKERS, functions.kept)
-        ):
-            await asyncio.sleep(0.05)
-        while [
-            e.key for e in await cluster.membership.kv.list("group/default/") if not e.key.endswith("/record")
-        ]:
+        while not await clean():  # noqa: ASYNC110
             await asyncio.sleep(0.05)

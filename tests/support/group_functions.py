@@ -138,3 +138,14 @@ async def barrier_and_close(name: str) -> int:
     await group.barrier()
     await group.close()
     return group.last_completed
+
+
+@psf.remote
+def completed(name: str) -> int:
+    return _groups[name].last_completed
+
+
+@psf.remote
+async def close_all() -> None:
+    while _groups:
+        await _groups.popitem()[1].close()

@@ -1,0 +1,22 @@
+"""RANK and WORLD_SIZE."""
+
+import pytest
+
+from psframework.cluster.ranks import environment_of_ranks
+from psframework.errors import ArgumentError, ConfigurationError
+
+
+def test_what_a_launcher_says() -> None:
+    launched = {"RANK": "3", "WORLD_SIZE": "4"}
+    assert environment_of_ranks(None, launched) == (4, 3)
+    assert environment_of_ranks(4, launched) == (4, 3)
+    assert environment_of_ranks(2, launched) == (2, None)  # a group of some of them
+    assert environment_of_ranks(2, {}) == (2, None)
+    assert environment_of_ranks(2, {"RANK": "1"}) == (2, None)
+
+
+def test_what_it_does_not_say() -> None:
+    with pytest.raises(ArgumentError, match="world_size="):
+        environment_of_ranks(None, {"RANK": "1"})
+    with pytest.raises(ConfigurationError, match="WORLD_SIZE='four'"):
+        environment_of_ranks(2, {"WORLD_SIZE": "four"})
