@@ -21,7 +21,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
 if TYPE_CHECKING:
-    from psframework import autograd, data, interop, nn, optim
+    from psframework import autograd, data, ddp, interop, nn, optim
     from psframework.autograd import (
         Function,
         SparseRows,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from psframework.cluster.local import LocalCluster, local_cluster
     from psframework.collective.group import ProcessGroup
     from psframework.collective.ops import ReduceOp
+    from psframework.ddp.sharded import ShardedOptimizer
     from psframework.dist_optim.optimizer import DistributedOptimizer
     from psframework.errors import (
         AddressInUse,
@@ -104,6 +105,7 @@ _HOMES = {
     "psframework.cluster.local": ("LocalCluster", "local_cluster"),
     "psframework.collective.group": ("ProcessGroup",),
     "psframework.collective.ops": ("ReduceOp",),
+    "psframework.ddp.sharded": ("ShardedOptimizer",),
     "psframework.dist_optim.optimizer": ("DistributedOptimizer",),
     "psframework.nn": ("manual_seed",),
     "psframework.parameter_server.handle": ("ParameterServer",),
@@ -118,7 +120,7 @@ _HOMES = {
     "psframework.rpc.values.types": ("register_type",),
     "psframework.rref.handle": ("RRef",),
 }
-_MODULES = ("autograd", "data", "interop", "nn", "optim")
+_MODULES = ("autograd", "data", "ddp", "interop", "nn", "optim")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
@@ -181,6 +183,7 @@ __all__ = [
     "RendezvousTimeout",
     "ResourceExhausted",
     "RolledBack",
+    "ShardedOptimizer",
     "SparseRows",
     "StaleTerm",
     "Tensor",
@@ -194,6 +197,7 @@ __all__ = [
     "current_caller",
     "current_cluster",
     "data",
+    "ddp",
     "detect_anomaly",
     "device",
     "enable_grad",

@@ -16,7 +16,7 @@ NAMES = {
     # calls
     "Future", "RRef", "batched", "current_caller", "pickled", "register_type", "remote",
     # process groups
-    "ProcessGroup", "ReduceOp",
+    "ProcessGroup", "ReduceOp", "ShardedOptimizer", "ddp",
     # the distributed optimizer
     "DistributedOptimizer",
     # the parameter server
@@ -96,6 +96,11 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.optim.Adam, "params=None, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0"),
     (psf.optim.Adagrad, "params=None, lr=0.01, lr_decay=0"),
     (psf.DistributedOptimizer, "optimizer, items"),
+    (psf.ShardedOptimizer, "optimizer, model, group"),
+    (psf.ShardedOptimizer.step, "self, scaler=None, timeout=None"),
+    (psf.ddp.hooks.FP16, "error_feedback=True"),
+    (psf.ddp.hooks.PowerSGD, "rank=2, start=10"),
+    (psf.ddp.hooks.TopK, "ratio=0.01"),
     (psf.DistributedOptimizer.step, "self, ctx, max_norm=None"),
     (psf.data.digits, ""),
     (psf.data.batches, "x, y, batch_size"),
