@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,11 @@ def backward_into_grad(
     roots: Sequence[Traced], seeds: Sequence[Seed] | None = None, retain_graph: bool = False
 ) -> None:
     """As `backward`, and add what comes out to each leaf's `grad`."""
-    found = backward(roots, seeds, retain_graph=retain_graph)
-    leaf: Any
+    deposit_all(backward(roots, seeds, retain_graph=retain_graph))
+
+
+def deposit_all(found: Mapping[Any, Gradient]) -> None:
+    """As `deposit`, for each leaf."""
     with _depositing:
         for leaf, gradient in found.items():
             deposit(leaf, gradient)

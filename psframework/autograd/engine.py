@@ -56,13 +56,19 @@ def backward(
     return finished(gradients, kept, sums)
 
 
-def finished(gradients: dict[Key, Any], kept: dict[Key, Any], sums: Sums) -> dict[Key, Any]:
-    """`kept`, and what came to the leaves, as their owners may keep it."""
+def finished(
+    gradients: dict[Key, Any], kept: dict[Key, Any], sums: Sums, *, lent: bool = False
+) -> dict[Key, Any]:
+    """`kept`, and what came to the leaves, as their owners may keep it.
+
+    With `lent`, dense ones may share memory, be in another order, or in another dtype if a hook gave them
+    that: for who copies them at once.
+    """
     sums.close(gradients)
     watcher = detector()
     leaf: Any
     for leaf in gradients:
-        kept[leaf] = _finish(leaf, gradients)
+        kept[leaf] = _finish(leaf, gradients, lent)
         if watcher is not None:
             watcher.check_given(leaf, kept[leaf])
     return kept
@@ -264,7 +270,7 @@ _box = [object()]
 _ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
 
 
-def _finish(leaf: Traced, gradients: dict[Key, Any]) -> Any:
+def _finish(leaf: Traced, gradients: dict[Key, Any], lent: bool = False) -> Any:
     """A leaf's gradient as its owner may keep it."""
     shared = getrefcount(gradients[leaf]) > _ALONE
     gradient, data = gradients[leaf], leaf._data
@@ -278,6 +284,8 @@ def _finish(leaf: Traced, gradients: dict[Key, Any]) -> Any:
         shared = True  # a hook may have kept what it saw, and answered what it keeps
     if type(gradient) is SparseRows:
         return gradient.coalesce().astype(data.dtype).copy()
+    if lent:
+        return gradient
     if gradient.dtype != data.dtype:
         return gradient.astype(data.dtype, order="C")
     # A rule may answer one array for two inputs, a view, or an array that somebody else holds.

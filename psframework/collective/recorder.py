@@ -21,7 +21,7 @@ class Record:
     Attributes:
         descriptor: of the operation; its sequence is 0 until it runs.
         called, started, ended: seconds on the recorder's clock; 0.0 if that is yet to come.
-        error: what it failed with.
+        error: what it failed with, in words: the error itself would keep the frames that it went through.
     """
 
     __slots__ = ("called", "descriptor", "ended", "error", "started")
@@ -31,12 +31,12 @@ class Record:
         self.called = called
         self.started = 0.0
         self.ended = 0.0
-        self.error: BaseException | None = None
+        self.error = ""
 
     @property
     def state(self) -> str:
         """ "queued", "running", "done" or "failed"."""
-        if self.error is not None:
+        if self.error:
             return "failed"
         return "done" if self.ended else "running" if self.started else "queued"
 
@@ -98,7 +98,7 @@ class Recorder:
     def ended(self, record: Record, error: BaseException | None) -> None:
         """It succeeded, failed, or was never started."""
         record.ended = self._since = self._clock()
-        record.error = error
+        record.error = "" if error is None else str(error) or type(error).__name__
         if self._running is record:
             self._running = None
         if error is None:

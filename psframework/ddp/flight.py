@@ -1,0 +1,150 @@
+"""The collectives of one backward that are under way: begun in any thread, over when all have landed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Protocol
+
+from psframework.collective.descriptor import ANY, Operation
+from psframework.collective.ops import ReduceOp
+from psframework.collective.queue import again
+from psframework.collective.work import Flat
+from psframework.errors import CollectiveMismatch, ContextClosed, DeadlineExceeded, PeerLost
+
+SHARED = (CollectiveMismatch, ContextClosed, DeadlineExceeded, PeerLost)
+"""Errors that a collective ends with: the other ranks have them too."""
+
+
+class Begins(Protocol):
+    """As much of a `psf.ProcessGroup` as a flight uses."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def members(self) -> Sequence[str]: ...
+    def begin(
+        self,
+        operation: Operation,
+        send: Flat | None,
+        receive: Flat | None,
+        *,
+        on_done: Callable[[BaseException | None], None],
+        op: ReduceOp | None = None,
+        root: int = ANY,
+        unless: Callable[[], BaseException | None] | None = None,
+    ) -> None: ...
+    def decline(self, why: str, unless: Callable[[], BaseException | None] | None = None) -> None: ...
+
+
+class Flight:
+    """Counts what is under way. After the first error nothing more is begun, so that ranks stay in step.
+
+    Args:
+        group: where collectives are begun.
+        on_over: called once, with the first error or None, when the backward has ended and all collectives
+            have landed; from any thread.
+
+    Attributes:
+        over: done after `on_over`, on the loop that made this.
+        error: the first error.
+    """
+
+    def __init__(self, group: Begins, on_over: Callable[[BaseException | None], None]) -> None:
+        self._group = group
+        self._on_over: Callable[[BaseException | None], None] | None = on_over
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        self.error: BaseException | None = None
+        self._lock = Lock()
+        self._open = 1  # the backward itself
+        self._shared: BaseException | None = None  # the first error that a collective ended with
+        self._claimed = False
+
+    def claim(self) -> bool:
+        """True for the first who asks: the backward itself, or whoever gave up before it began."""
+        with self._lock:
+            first, self._claimed = not self._claimed, True
+        return first
+
+    def begin(
+        self,
+        operation: Operation,
+        send: Flat | None,
+        receive: Flat | None,
+        op: ReduceOp | None = None,
+        root: int = ANY,
+        *,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Begins a collective, unless something failed.
+
+        Args:
+            operation: which; as `ProcessGroup.begin`.
+            send: as there.
+            receive: as there.
+            op: as there.
+            root: as there.
+            then: called when it has ended well, in any thread.
+        """
+        with self._lock:
+            if self.error is not None:
+                return
+            self._open += 1
+
+        def done(error: BaseException | None) -> None:
+            try:
+                if error is None and then is not None:
+                    then()
+            finally:
+                self.land(error)
+
+        self._group.begin(
+            operation, send, receive, on_done=done, op=op, root=root, unless=lambda: self._shared
+        )
+
+    def hold(self) -> None:
+        """One more that has to `land`."""
+        with self._lock:
+            self._open += 1
+
+    def refuse(self, why: str) -> None:
+        """This rank can't go on with the backward: on every rank it ends with CollectiveMismatch."""
+        rank = self._group.rank
+        self.fail(CollectiveMismatch(f"rank {rank} ({self._group.members[rank]}): {why}"), why)
+
+    def fail(self, error: BaseException, why: str = "") -> None:
+        """An error ends the backward. One that the others can't know of is told to them."""
+        with self._lock:
+            first = self.error is None
+            self.error = self.error or error
+        if first and (why or not isinstance(error, SHARED)):
+            why = why or f"a backward failed with {type(error).__name__}: {error}"
+            self._group.decline(why, lambda: self._shared)
+
+    def taken(self) -> BaseException | None:
+        """The first error, to be raised; nothing here keeps it, nor the frames that it goes through."""
+        error, shared = self.error, self._shared
+        self.error = self._shared = None
+        return again(error) if error is not None and error is shared else error  # the group may keep it
+
+    def land(self, error: BaseException | None = None) -> None:
+        """A collective, or the backward itself, has ended."""
+        with self._lock:
+            self._shared = self._shared or error
+            self.error = self.error or error
+            self._open -= 1
+            last = not self._open
+        if last:
+            on_over, self._on_over = self._on_over, None  # it refers to whoever keeps this flight
+            assert on_over is not None
+            on_over(self.error)
+            try:
+                self._loop.call_soon_threadsafe(self._settle)
+            except RuntimeError:
+                pass  # that loop is closed: nobody waits any more
+
+    def _settle(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)

@@ -1,0 +1,81 @@
+"""Uneven inputs: a rank that has run out takes part in the others' backwards until all have run out."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from psframework.errors import ArgumentError
+
+
+class Joins(Protocol):
+    """What `join` needs of the DistributedDataParallel."""
+
+    joining: Join | None
+    told: bool
+
+    @property
+    def group(self) -> Any: ...
+    async def shadow(self) -> None: ...
+    async def spread(self, src: int) -> None: ...
+
+
+class Join:
+    """The block of `ddp.join()`.
+
+    Args:
+        ddp: whose backwards.
+        divide_by_initial_world_size: see `DistributedDataParallel.join`.
+
+    Attributes:
+        active: ranks that take part in the backward at hand.
+    """
+
+    def __init__(self, ddp: Joins, divide_by_initial_world_size: bool) -> None:
+        self._ddp = ddp
+        self._whole = divide_by_initial_world_size
+        self._last: list[int] = []
+        self.active: list[int] = []
+
+    @property
+    def scale(self) -> float:
+        """What an average over all ranks is multiplied by."""
+        return 1.0 if self._whole else float(self._ddp.group.size) / len(self.active)
+
+    async def announce(self, takes_part: bool) -> bool:
+        """Before each backward: ranks tell each other who takes part; False if nobody does."""
+        group = self._ddp.group
+        flags = np.zeros(group.size, np.uint8)
+        flags[group.rank] = takes_part
+        await group.all_reduce(flags)
+        self.active = [rank for rank, flag in enumerate(flags) if flag]
+        self._last = self.active or self._last
+        return bool(self.active)
+
+    async def __aenter__(self) -> Self:
+        if self._ddp.joining is not None:
+            raise ArgumentError("join() inside join(): one block is enough")
+        self._ddp.joining = self
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None:
+                self._tell(error)
+                return
+            while await self.announce(False):
+                await self._ddp.shadow()
+            if 0 < len(self._last) < self._ddp.group.size:
+                await self._ddp.spread(self._last[0])
+        finally:
+            self._ddp.joining = None
+
+    def _tell(self, error: BaseException) -> None:
+        """The others wait for this rank's next backward, which will not come: they get an error."""
+        if not self._ddp.told:
+            note = f"the block of join() failed with {type(error).__name__}: {error}"
+            self._ddp.group.decline(note)
