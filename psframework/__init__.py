@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from psframework.cluster.local import LocalCluster, local_cluster
     from psframework.collective.group import ProcessGroup
     from psframework.collective.ops import ReduceOp
+    from psframework.ddp.distributed import DistributedDataParallel
     from psframework.ddp.sharded import ShardedOptimizer
     from psframework.dist_optim.optimizer import DistributedOptimizer
     from psframework.errors import (
@@ -105,6 +106,7 @@ _HOMES = {
     "psframework.cluster.local": ("LocalCluster", "local_cluster"),
     "psframework.collective.group": ("ProcessGroup",),
     "psframework.collective.ops": ("ReduceOp",),
+    "psframework.ddp.distributed": ("DistributedDataParallel",),
     "psframework.ddp.sharded": ("ShardedOptimizer",),
     "psframework.dist_optim.optimizer": ("DistributedOptimizer",),
     "psframework.nn": ("manual_seed",),
@@ -159,6 +161,7 @@ __all__ = [
     "ContextClosed",
     "ContextMismatch",
     "DeadlineExceeded",
+    "DistributedDataParallel",
     "DistributedOptimizer",
     "Evicted",
     "FixedShards",

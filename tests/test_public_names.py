@@ -16,7 +16,7 @@ NAMES = {
     # calls
     "Future", "RRef", "batched", "current_caller", "pickled", "register_type", "remote",
     # process groups
-    "ProcessGroup", "ReduceOp", "ShardedOptimizer", "ddp",
+    "DistributedDataParallel", "ProcessGroup", "ReduceOp", "ShardedOptimizer", "ddp",
     # the distributed optimizer
     "DistributedOptimizer",
     # the parameter server
@@ -96,6 +96,15 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.optim.Adam, "params=None, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0"),
     (psf.optim.Adagrad, "params=None, lr=0.01, lr_decay=0"),
     (psf.DistributedOptimizer, "optimizer, items"),
+    (
+        psf.DistributedDataParallel,
+        "module, group, bucket_cap_mb=25, hook=None, find_unused_parameters=False, static_graph=False",
+    ),
+    (psf.DistributedDataParallel.backward, "self, loss, seed=None, retain_graph=False"),
+    (psf.DistributedDataParallel.no_sync, "self"),
+    (psf.DistributedDataParallel.join, "self, divide_by_initial_world_size=True"),
+    (psf.DistributedDataParallel.timeline, "self, path=None"),
+    (psf.DistributedDataParallel.close, "self"),
     (psf.ShardedOptimizer, "optimizer, model, group"),
     (psf.ShardedOptimizer.step, "self, scaler=None, timeout=None"),
     (psf.ddp.hooks.FP16, "error_feedback=True"),

@@ -24,6 +24,7 @@ from psframework.ddp.hooks import Hook
 from psframework.ddp.join import Join
 from psframework.ddp.module_buffers import ModuleBuffers
 from psframework.ddp.reducer import Reducer, Roots
+from psframework.ddp.sparse import average_sparse
 from psframework.ddp.step import Attended, Departure, Direct, Span, Step
 from psframework.errors import ArgumentError, ContextClosed
 from psframework.nn import Module
@@ -319,7 +320,10 @@ class DistributedDataParallel:
         flight.begin(Operation.BROADCAST, send, receive, root=root, then=then)
 
     async def _reduce_sparse(self, scale: float) -> None:
-        raise NotImplementedError
+        tables = [self._reducer.parameters[number] for number in self._reducer.sparse]
+        averages = await average_sparse([table.grad for table in tables], tables, self.group, scale)
+        for table, average in zip(tables, averages):
+            table.grad = average
 
 
 async def _room(group: Any, length: int, dtype: Any) -> Any:

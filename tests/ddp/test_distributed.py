@@ -548,6 +548,45 @@ async def test_an_error_in_a_hook_on_one_rank_reaches_all() -> None:
     assert await everywhere(ddps, train) == [None, None]
 
 
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_sparse_gradients_come_after_the_buckets(hooked: bool) -> None:
+    """pytorch#30807: other rows on each rank, and none on one."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            draw = np.random.default_rng(0)
+            self.table = nn.Embedding(50, 4, sparse=True, dtype=np.float64)
+            self.dense = nn.Linear(4, 1, dtype=np.float64)
+            for parameter in self.parameters():
+                parameter.data[...] = draw.normal(size=parameter.shape)
+
+        def forward(self, ids: Any) -> Tensor:
+            return self.dense(self.table(ids)).sum()  # type: ignore[no-any-return]
+
+    async def hook(bucket: Any) -> None:
+        await bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
+
+    ids = [np.array([3, 3, 40]), np.array([], np.int64), np.array([40, 7])]
+    ddps: list[Any] = [
+        DistributedDataParallel(Words(), group, hook=hook if hooked else None) for group in Table(3).groups()
+    ]
+    await asyncio.gather(*ddps)
+    models = [Words() for _ in ids]
+    for model, each in zip(models, ids):
+        model(each).backward()
+    expected = sum(model.table.weight.grad.to_dense() for model in models) / 3
+    for _ in range(2):
+        results = await everywhere(ddps, lambda ddp, rank: ddp.backward(ddp(ids[rank])))
+        assert results == [None] * 3
+        for ddp in ddps:
+            gradient = ddp.table.weight.grad
+            assert isinstance(gradient, psf.SparseRows) and gradient.rows.tolist() == [3, 7, 40]
+            np.testing.assert_allclose(gradient.to_dense(), expected, rtol=1e-12)
+            np.testing.assert_array_equal(ddp.dense.weight.grad, ddps[0].dense.weight.grad)
+        for ddp in ddps:
+            ddp.zero_grad()
+
+
 async def test_a_cancelled_backward_runs_to_its_end_and_the_next_one_waits_for_it() -> None:
     ddps = await wrapped(2)
 
