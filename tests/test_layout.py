@@ -46,6 +46,8 @@ PURE = [
     "collective/tuning.py",
     "collective/plan.py",
     "collective/agreement.py",
+    "collective/central_desk.py",
+    "collective/central_group.py",
     "collective/central_messages.py",
     "collective/hierarchical_steps.py",
     "collective/hosts.py",

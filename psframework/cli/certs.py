@@ -52,7 +52,9 @@ def init(
 
 @app.command("issue")
 def issue(
-    role: Annotated[str, typer.Argument(help="coordinator, parameter-server, worker, trainer, ...")],
+    role: Annotated[
+        str, typer.Argument(help="coordinator, parameter-server, worker, allreduce, trainer, ...")
+    ],
     directory: Folder = Path("certs"),
     name: Annotated[str, typer.Option(help="the one member that may use it; *: any of the role")] = "*",
     host: Annotated[

@@ -20,6 +20,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 def up(
     parameter_servers: Annotated[int, typer.Option(min=0, help="shards of the parameter server")] = 2,
     workers: Annotated[int, typer.Option(min=0, help="processes that run functions for others")] = 0,
+    allreduce: Annotated[int, typer.Option(min=0, help="services that reduce arrays centrally")] = 0,
     imports: Annotated[
         list[str] | None, typer.Option("--import", help="module that workers import; repeatable")
     ] = None,
@@ -42,6 +43,7 @@ def up(
         workers=workers,
         imports=tuple(imports or ()),
         worker_flags=tuple(flag for rule in allow or () for flag in ("--allow", rule)),
+        allreduce=allreduce,
         on_line=_show,
     )
     find_modules_here()

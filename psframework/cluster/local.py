@@ -33,7 +33,7 @@ class LocalOptions:
     """What a local cluster consists of.
 
     Args:
-        parameter_servers, workers: how many services of each kind.
+        parameter_servers, workers, allreduce: how many services of each kind.
         lanes: the lanes they offer; None: all that this machine can.
         bind: of the coordinator.
         imports: modules that workers import at their start.
@@ -46,6 +46,7 @@ class LocalOptions:
     lanes: str | None = None
     bind: str = "127.0.0.1:0"
     workers: int = 0
+    allreduce: int = 0
     imports: tuple[str, ...] = ()
     worker_flags: tuple[str, ...] = ()
     local_processes: int | None = None
@@ -57,6 +58,8 @@ class LocalOptions:
         shards = [f"parameter-server-{index}" for index in range(self.parameter_servers)]
         found: dict[str, tuple[str, list[str], dict[str, str]]]
         found = {name: ("services.parameter_server", [], {}) for name in shards}
+        for index in range(self.allreduce):
+            found[f"allreduce-{index}"] = "services.allreduce", [], {}
         flags = [flag for module in self.imports for flag in ("--import", module)] + [*self.worker_flags]
         environment = {"PYTHONPATH": import_path()}
         for index in range(self.workers):
@@ -186,6 +189,7 @@ def local_cluster(
     workers: int = 0,
     stages: int = 0,
     *,
+    allreduce: int = 0,
     lanes: str | Sequence[str] | None = None,
     imports: Sequence[str] = (),
 ) -> LocalCluster:
@@ -198,6 +202,7 @@ def local_cluster(
         workers: processes that run functions for others, named worker-0, ... They import the calling script
             under the name of its file, so its program must stand under `if __name__ == "__main__":`.
         replicas, stages: kinds of processes that this version does not have yet; must be 0.
+        allreduce: services that reduce arrays centrally, named allreduce-0, ...
         lanes: lanes the services offer, e.g. "inline,striped"; None: all that this machine can.
         imports: further modules that workers import, by name; they find what this process finds.
 
@@ -211,7 +216,8 @@ def local_cluster(
             raise ArgumentError(
                 f"local_cluster({kind}={count}): this version has no such service yet; leave it 0"
             )
-    for kind, count in (("parameter_servers", parameter_servers), ("workers", workers)):
+    counts = {"parameter_servers": parameter_servers, "workers": workers, "allreduce": allreduce}
+    for kind, count in counts.items():
         if count < 0:
             raise ArgumentError(f"local_cluster({kind}={count}): a count can't be negative")
     offered = lanes if lanes is None or isinstance(lanes, str) else ",".join(lanes)
@@ -221,7 +227,8 @@ def local_cluster(
     script = calling_script() if workers else None
     if script is not None:
         modules = (script, *(module for module in modules if module != script))
-    return LocalCluster(LocalOptions(parameter_servers, offered, workers=workers, imports=modules))
+    options = LocalOptions(parameter_servers, offered, workers=workers, imports=modules, allreduce=allreduce)
+    return LocalCluster(options)
 
 
 def _with_bind(arguments: Sequence[str], address: str) -> tuple[str, ...]:

@@ -164,6 +164,14 @@ class ParameterServerSettings(ServiceSettings):
     memory_limit: int | None = Field(None, ge=1 << 20, description="bytes it may hold; default: no limit")
 
 
+class AllreduceSettings(ServiceSettings):
+    """Flags of the allreduce service."""
+
+    memory_limit: int = Field(
+        4 << 30, ge=1 << 20, description="bytes of arrays it may hold at once; more must wait"
+    )
+
+
 class WorkerSettings(ServiceSettings):
     """Flags of a worker."""
 
