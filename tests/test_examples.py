@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -143,6 +143,29 @@ def test_gradients_over_several_processes_are_those_of_one(
     assert f"{messages} messages" in picture and picture.count("url(#message)") == messages
 
 
+def test_data_parallel_ranks_have_one_model_and_know_the_digits(tmp_path: Path) -> None:
+    output = ranks("ddp", "--epochs=5", f"--timeline={tmp_path / 'run.svg'}")
+    size, models, right = re.findall(r"(\d) ranks over \w+, (\d) model, accuracy ([\d.]+)", output)[0]
+    assert (size, models) == ("2", "1") and float(right) > 0.9, output
+    picture = (tmp_path / "run.svg").read_text()
+    assert all(f">{lane}</text>" in picture for lane in ("computation", "communication"))
+
+
+def test_dense_layers_on_every_rank_and_an_embedding_elsewhere() -> None:
+    output = ranks("hybrid", "--steps=100", services=["--workers=1"])
+    losses = [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", output)]
+    assert len(losses) == 5 and losses[-1] < 0.7 * losses[0], output
+    assert float(re.findall(r"accuracy ([\d.]+)", output)[0]) > 0.85
+
+
+def test_the_program_in_the_docs_on_collectives(tmp_path: Path) -> None:
+    shown = (ROOT / "docs" / "collectives.md").read_text()
+    program = tmp_path / "train.py"
+    program.write_text(re.findall(r"```python\n(.*?)```", shown, re.DOTALL)[0])
+    printed = re.findall(r"It prints\s`(.*?)`", shown)[0]
+    assert f"[0] {printed}" in psf_run("--nproc-per-node=4", str(program)).splitlines()
+
+
 @pytest.mark.soak
 def test_until_it_can_do_it(tmp_path: Path) -> None:
     first, second = (re.sub(r"[\d.]+ s$", "", example("cartpole"), flags=re.M) for _ in range(2))
@@ -152,18 +175,42 @@ def test_until_it_can_do_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["text", "recommender", "batch_rpc", "cartpole", "lstm_two_workers", "diamond", "recursion"],
+    [
+        "text",
+        "recommender",
+        "batch_rpc",
+        "cartpole",
+        "lstm_two_workers",
+        "diamond",
+        "recursion",
+        "ddp",
+        "hybrid",
+    ],
 )
 def test_help_shows_how_to_run_it(name: str) -> None:
     command = [sys.executable, ROOT / "examples" / f"{name}.py", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=45)
-    assert done.returncode == 0 and f"python examples/{name}.py" in done.stdout
+    assert done.returncode == 0
+    assert re.search(rf"(python|psf run --nproc-per-node 2.*) examples/{name}\.py", done.stdout)
 
 
 def example(name: str, *flags: str) -> str:
     """Runs an example as users do; returns what it printed, and nothing is on stderr."""
     command = [sys.executable, ROOT / "examples" / f"{name}.py", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=55)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout
+
+
+def ranks(name: str, *flags: str, services: Sequence[str] = ()) -> str:
+    """Runs an example as two ranks."""
+    return psf_run("--nproc-per-node=2", *services, str(ROOT / "examples" / f"{name}.py"), *flags)
+
+
+def psf_run(*arguments: str) -> str:
+    """What `psf run` printed; nothing is on stderr."""
+    command = [sys.executable, "-m", "psframework.cli.app", "run", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=55, env=child_environment())
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout
 
