@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from psframework.collective.group import ProcessGroup
     from psframework.collective.ops import ReduceOp
     from psframework.ddp.distributed import DistributedDataParallel
+    from psframework.ddp.data_parallel import DataParallel
     from psframework.ddp.sharded import ShardedOptimizer
     from psframework.dist_optim.optimizer import DistributedOptimizer
     from psframework.errors import (
@@ -107,6 +108,7 @@ _HOMES = {
     "psframework.collective.group": ("ProcessGroup",),
     "psframework.collective.ops": ("ReduceOp",),
     "psframework.ddp.distributed": ("DistributedDataParallel",),
+    "psframework.ddp.data_parallel": ("DataParallel",),
     "psframework.ddp.sharded": ("ShardedOptimizer",),
     "psframework.dist_optim.optimizer": ("DistributedOptimizer",),
     "psframework.nn": ("manual_seed",),

@@ -16,7 +16,7 @@ NAMES = {
     # calls
     "Future", "RRef", "batched", "current_caller", "pickled", "register_type", "remote",
     # process groups
-    "DistributedDataParallel", "ProcessGroup", "ReduceOp", "ShardedOptimizer", "ddp",
+    "DistributedDataParallel", "ProcessGroup", "ReduceOp", "DataParallel", "ShardedOptimizer", "ddp",
     # the distributed optimizer
     "DistributedOptimizer",
     # the parameter server
@@ -106,6 +106,7 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.DistributedDataParallel.timeline, "self, path=None"),
     (psf.DistributedDataParallel.close, "self"),
     (psf.ShardedOptimizer, "optimizer, model, group"),
+    (psf.DataParallel, "module, devices"),
     (psf.ShardedOptimizer.step, "self, scaler=None, timeout=None"),
     (psf.ddp.hooks.FP16, "error_feedback=True"),
     (psf.ddp.hooks.PowerSGD, "rank=2, start=10"),

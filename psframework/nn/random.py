@@ -45,7 +45,14 @@ def generator(like: Tensor | Array | None = None) -> Any:
 @contextmanager
 def apart() -> Iterator[None]:
     """In this block, in this context, others' numbers are drawn: for values that are overwritten at once."""
-    token = _apart.set(_unused)
+    with drawing_from(_unused):
+        yield
+
+
+@contextmanager
+def drawing_from(numbers: np.random.Generator) -> Iterator[None]:
+    """In this block, in this context, the numbers of this generator are drawn."""
+    token = _apart.set(numbers)
     try:
         yield
     finally:
