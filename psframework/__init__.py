@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from psframework.cluster.local import LocalCluster, local_cluster
     from psframework.collective.group import ProcessGroup
     from psframework.collective.ops import ReduceOp
-    from psframework.ddp.distributed import DistributedDataParallel
     from psframework.ddp.data_parallel import DataParallel
+    from psframework.ddp.distributed import DistributedDataParallel
     from psframework.ddp.sharded import ShardedOptimizer
     from psframework.dist_optim.optimizer import DistributedOptimizer
     from psframework.errors import (
@@ -162,6 +162,7 @@ __all__ = [
     "ConfigurationError",
     "ContextClosed",
     "ContextMismatch",
+    "DataParallel",
     "DeadlineExceeded",
     "DistributedDataParallel",
     "DistributedOptimizer",
