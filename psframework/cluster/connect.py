@@ -32,7 +32,7 @@ from psframework.wire.lanes import offered
 
 TRAINER = "trainer"
 _EXIT_SECONDS = 2.0
-_SERVICE_ROLES = ("coordinator", "parameter-server")
+_SERVICE_ROLES = ("coordinator", "parameter-server", "allreduce")
 
 
 @asynccontextmanager

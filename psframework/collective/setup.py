@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from psframework.collective.carrier import SERVICE
-from psframework.collective.decision import by_place, dialled
+from psframework.collective.decision import by_place, can_dial, dialled
 from psframework.collective.seat import Seat
 from psframework.collective.shm import segment_bytes
 from psframework.errors import PeerLost, PsfError
@@ -49,13 +49,15 @@ async def prepare(seat: Seat, spec: pb.GroupSpec, deadline: Deadline) -> pb.Read
     ready = pb.Ready()
     if seat.rank != mine[0]:
         return ready
-    soon = min(deadline, Deadline.after(DIAL_SECONDS))
-    local, (unreachable, trouble) = await asyncio.gather(
-        share(seat, 0, mine, deadline), _dial(seat, [ranks[0] for ranks in hosts], soon)
+    others = dialled(seat.rank, [ranks[0] for ranks in hosts], seat.members)
+    local, (far, trouble) = await asyncio.gather(
+        share(seat, 0, mine, deadline), _dial(seat, others, deadline)
     )
+    apart = [rank for rank in mine if rank not in local]  # perhaps for want of a session, which was tried
+    near, more_trouble = await _dial(seat, apart, Deadline.after(0))
     ready.local.extend(local)
-    ready.unreachable.extend(unreachable)
-    ready.trouble = trouble
+    ready.unreachable.extend(far + near)
+    ready.trouble = trouble or more_trouble
     return ready
 
 
@@ -92,7 +94,7 @@ async def share(
 async def _mate(seat: Seat, rank: int, deadline: Deadline) -> tuple[int, Peer | None]:
     """The session with a rank that is said to be on this host; None if no descriptor gets there."""
     try:
-        peer = await seat.reach(rank, min(deadline, Deadline.after(DIAL_SECONDS)))
+        peer = await seat.reach(rank, _soon(seat, rank, deadline))
         proved = peer.segments.proved or await peer.segments.prove()
     except PsfError as error:
         if seat.error is not None:
@@ -111,22 +113,28 @@ async def _hand_over(
     peer.unshare(shared)  # it keeps a mapping of its own
 
 
-async def _dial(seat: Seat, leaders: Sequence[int], deadline: Deadline) -> tuple[list[int], str]:
-    """Opens sessions with leaders of other hosts; those that could not be reached, and why."""
+async def _dial(seat: Seat, ranks: Sequence[int], deadline: Deadline) -> tuple[list[int], str]:
+    """Opens sessions with other ranks; those that could not be reached, and why."""
 
     async def attempt(rank: int) -> tuple[int, str]:
         try:
-            await seat.reach(rank, deadline)
+            await seat.reach(rank, _soon(seat, rank, deadline))
         except PsfError as error:
             if seat.error is not None:
                 raise
             return rank, str(error)
         return rank, ""
 
-    wanted = dialled(seat.rank, leaders, seat.members)
-    tried = await asyncio.gather(*map(attempt, wanted))
+    tried = await asyncio.gather(*map(attempt, ranks))
     failed = [(rank, why) for rank, why in tried if why]
     return [rank for rank, _ in failed], "; ".join(why for _, why in failed[:1])
+
+
+def _soon(seat: Seat, rank: int, deadline: Deadline) -> Deadline:
+    """How long a session with a rank is tried for: not at all if neither end can dial."""
+    here, there = seat.members[seat.rank], seat.members[rank]
+    hopeless = not can_dial(here, there) and not can_dial(there, here)
+    return min(deadline, Deadline.after(0 if hopeless else DIAL_SECONDS))
 
 
 def cores() -> int:
