@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -53,9 +53,14 @@ def pin_threads(core: int) -> None:
     """The same for a process that has threads already; each is pinned, and those that they start."""
     cores = sorted(os.sched_getaffinity(0))
     if os.environ.get("PSF_BENCH_PIN", "1") != "0":
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread), {cores[core % len(cores)]})
+        spread_threads({cores[core % len(cores)]})
+
+
+def spread_threads(cores: Set[int]) -> None:
+    """Lets all threads of this process run on these cores, and no others."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
 
 
 def serve_side(cases: Mapping[str, Callable[[], float]]) -> None:

@@ -1,6 +1,6 @@
 """Collectives against gloo: all-reduce of 4 KiB to 256 MiB, barrier, and the other operations at 16 MiB.
 
-    python benchmarks/collectives.py --torch-python /path/to/python [--reps 5] [--only "all_reduce 4 KiB"]
+    python benchmarks/collectives.py --torch-python /path/to/python [--reps 5] [--only "^all_reduce 4"]
 
 Ranks of both sides are pinned alike, one thread each, with the same allocator; a figure is that of the
 slowest rank. Bandwidth is the size of the whole array by the time of an operation. Rows that say "resident"
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -164,7 +165,7 @@ async def run_side(size: int) -> None:
 def measure(part: str, reps: int, torch_python: str, only: str) -> tuple[Figures, list[Row]]:
     """One part of the table, ours and the peer's interleaved."""
     size, lanes, transport, rows = PARTS[part]
-    rows = [row for row in rows if only in row.label]
+    rows = [row for row in rows if re.search(only, row.label)]
     environment = {"PSF_BENCH_TRANSPORT": transport}
     if lanes:
         environment["PSF_LANES"] = lanes
@@ -183,7 +184,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--only", default="", help="rows in whose name this expression is found")
     parser.add_argument("--side", type=int, help=argparse.SUPPRESS)
     add_torch_argument(parser)
     args = parser.parse_args()

@@ -4,7 +4,8 @@
 
 Both ranks train an MLP by SGD on batches of 64. "alone" is the same step in both processes at the same time
 without DDP, the price of computing side by side: what a DDP step takes beyond it is communication that is not
-hidden behind compute, of which the budget allows a tenth of the step.
+hidden behind compute, of which the budget allows a tenth of the step. "DataParallel" is one process that
+computes the same 128 samples a step in two threads.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import statistics
 import sys
 import time
@@ -26,7 +28,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import psframework as psf
 import psframework.nn.functional as F
-from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin_threads, report, set_allocator
+from benchmarks._peer import (
+    Row,
+    Side,
+    add_torch_argument,
+    interleave,
+    pin_threads,
+    report,
+    set_allocator,
+    spread_threads,
+)
 from benchmarks._ranks import BATCH, MODELS, Cases, follow_async, lead_async, ranks
 from psframework import nn, optim
 
@@ -37,6 +48,10 @@ ROWS = (
     Row("0.67M alone", "the same without DDP", "steps/s"),
     Row("24M", "784-4096-4096-1024-10, 24M parameters", "steps/s", 1.0, 2.0),
     Row("24M alone", "the same without DDP", "steps/s"),
+)
+THREADS = (
+    Row("0.67M threads", "0.67M, DataParallel in one process", "steps/s"),
+    Row("24M threads", "24M, DataParallel in one process", "steps/s"),
 )
 
 
@@ -51,15 +66,16 @@ def mlp(sizes: list[int]) -> nn.Sequential:
 class Bench:
     """What one rank of ours runs."""
 
-    def __init__(self, group: psf.ProcessGroup) -> None:
-        self._group = group
+    def __init__(self, group: psf.ProcessGroup, cores: set[int]) -> None:
+        self._group, self._cores = group, cores
 
     def cases(self) -> Cases:
         """By the names of the rows."""
         found: dict[str, Callable[[], Awaitable[float]]] = {}
         for name, (sizes, count) in MODELS.items():
             found[name] = lambda s=sizes, n=count: self._together(s, n)
-            found[f"{name} alone"] = lambda s=sizes, n=count: self._alone(s, n)
+            found[f"{name} alone"] = lambda s=sizes, n=count: self._alone(mlp(s), s, n)
+            found[f"{name} threads"] = lambda s=sizes, n=count: self._threads(s, n)
         return found
 
     async def _together(self, sizes: list[int], count: int) -> float:
@@ -75,21 +91,32 @@ class Bench:
 
             return await self._timed(step, count)
 
-    async def _alone(self, sizes: list[int], count: int) -> float:
-        model = mlp(sizes)
-        optimizer = optim.SGD(model.parameters(), lr=0.01)
-        x, y = self._batch(sizes)
+    async def _threads(self, sizes: list[int], count: int) -> float:
+        """By one rank alone, on all cores."""
+        if self._group.rank:
+            await self._group.barrier()
+            return 0.0
+        cores = os.sched_getaffinity(0)
+        spread_threads(self._cores)
+        model = psf.DataParallel(mlp(sizes), ["cpu"] * RANKS)
+        figure = await self._alone(model, sizes, count, RANKS * BATCH)
+        spread_threads(cores)
+        return figure
 
-        async def step() -> None:
+    async def _alone(self, model: nn.Module, sizes: list[int], count: int, batch: int = BATCH) -> float:
+        optimizer = optim.SGD(model.parameters(), lr=0.01)
+        x, y = self._batch(sizes, batch)
+
+        def compute() -> None:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
 
-        return await self._timed(step, count)
+        return await self._timed(lambda: psf.compute(compute), count)
 
-    def _batch(self, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(self, sizes: list[int], batch: int = BATCH) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(self._group.rank)
-        return rng.normal(size=(BATCH, sizes[0])).astype(np.float32), rng.integers(0, sizes[-1], BATCH)
+        return rng.normal(size=(batch, sizes[0])).astype(np.float32), rng.integers(0, sizes[-1], batch)
 
     async def _timed(self, step: Callable[[], Awaitable[None]], count: int) -> float:
         """Steps a second, after some to warm up."""
@@ -113,8 +140,9 @@ async def join(rank: int, address: str, serve: Callable[[Cases], Awaitable[None]
     psf.manual_seed(0)
     async with psf.connect(address, name=f"rank-{rank}") as cluster:
         async with await cluster.process_group("bench", RANKS, rank=rank) as group:
+            cores = os.sched_getaffinity(0)
             pin_threads(rank)
-            await serve(Bench(group).cases())
+            await serve(Bench(group, cores).cases())
 
 
 async def run_side() -> None:
@@ -159,7 +187,8 @@ def main() -> int:
         for side in sides:
             stack.enter_context(side)
         figures = interleave(sides, [row.case for row in ROWS], args.reps)
-    good = report(figures, ROWS, ours="psframework", peers=["torch"])
+        figures |= interleave(sides[:1], [row.case for row in THREADS], args.reps)
+    good = report(figures, [*ROWS, *THREADS], ours="psframework", peers=["torch"])
     for side in sides:
         good = hidden(figures, side.name) and good
     return 0 if good else 1
