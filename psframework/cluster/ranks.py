@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from psframework.errors import ArgumentError, ConfigurationError
+from psframework.errors import ArgumentError
+from psframework.rpc import world
 
 
 def environment_of_ranks(
@@ -19,19 +20,10 @@ def environment_of_ranks(
 
     Raises:
         ArgumentError: no size is known.
-        ConfigurationError: what is in the environment is no number.
+        ConfigurationError: what is in the environment can't be.
     """
-    everybody = _number("WORLD_SIZE", environment)
+    everybody = world.world_size(environment)
     size = everybody if world_size is None else world_size
     if size is None:
         raise ArgumentError("how many members? Pass world_size=, or start the processes with `psf run`")
-    return size, _number("RANK", environment) if size == everybody else None
-
-
-def _number(name: str, environment: Mapping[str, str]) -> int | None:
-    text = environment.get(name, "")
-    if not text:
-        return None
-    if not text.isdecimal():
-        raise ConfigurationError(f"{name}={text!r} in the environment is no number")
-    return int(text)
+    return size, world.own_rank(environment) if size == everybody else None

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from psframework.errors import ConfigurationError
 
 
-def world_size() -> int | None:
+def world_size(environment: Mapping[str, str] = os.environ) -> int | None:
     """How many ranks were started (WORLD_SIZE); None if this process was not started as one of several.
 
     Raises:
         ConfigurationError: it is no number.
     """
-    return _number("WORLD_SIZE", least=1)
+    return _number("WORLD_SIZE", 1, environment)
 
 
-def own_rank() -> int | None:
+def own_rank(environment: Mapping[str, str] = os.environ) -> int | None:
     """This process's rank (RANK); None if it was given none.
 
     Raises:
         ConfigurationError: it is no number, or not below the world size.
     """
-    rank, size = _number("RANK", least=0), world_size()
+    rank, size = _number("RANK", 0, environment), world_size(environment)
     if rank is not None and size is not None and rank >= size:
         raise ConfigurationError(f"RANK={rank} with WORLD_SIZE={size}: ranks go from 0 to {size - 1}")
     return rank
 
 
-def _number(name: str, least: int) -> int | None:
-    text = os.environ.get(name)
+def _number(name: str, least: int, environment: Mapping[str, str]) -> int | None:
+    text = environment.get(name)
     if not text:
         return None
     if not text.isdecimal() or int(text) < least:
