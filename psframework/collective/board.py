@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from psframework.collective import cores
 from psframework.collective.descriptor import SLOT_BYTES
 from psframework.collective.futex import Futex
 from psframework.wire.shm import Segment
@@ -20,7 +21,7 @@ LINE_BYTES: Final = 4096
 _MASK: Final = 0xFFFFFFFF
 _HALF: Final = 1 << 31
 # Offsets in a line, each in a cache line of its own: words of 32 bits, then of 64, then texts.
-_ARRIVAL, _ABORT = 0, 64
+_ARRIVAL, _CORE, _ABORT = 0, 4, 64
 _COMPLETED, _KEYS = 128, 136
 _DESCRIPTORS: Final = 1024
 _NOTE: Final = _DESCRIPTORS + 2 * SLOT_BYTES
@@ -65,6 +66,7 @@ class Board:
 
     def arrive(self, step: int) -> None:
         """Tells all that this rank has arrived, and wakes those who wait for it."""
+        self._words[(self._start + _CORE) // 4] = cores.current()
         self._words[(self._start + _ARRIVAL) // 4] = step & _MASK
         self._futexes[self._rank].wake()
 
@@ -79,6 +81,10 @@ class Board:
     def missing(self, step: int) -> list[int]:
         """The ranks that have not arrived."""
         return [rank for rank, word in self._arrivals if (self._words[word] - step) & _HALF]
+
+    def cores(self) -> list[int]:
+        """On which core each rank's thread was when it arrived last, by rank."""
+        return [self._words[(rank * LINE_BYTES + _CORE) // 4] for rank in range(self._size)]
 
     def sleep(self, step: int, seconds: float) -> None:
         """Waits until a missing rank arrives, somebody aborts, or `seconds` have passed: look again then."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from psframework.collective.algorithms import bounds, combine
-from psframework.collective.descriptor import ANY, Descriptor, Operation
+from psframework.collective.descriptor import ANY, Operation
 from psframework.collective.ops import ReduceOp
 from psframework.collective.work import Flat, Work
 
@@ -311,11 +311,11 @@ def _reduce(work: Work, staging: Staging) -> Exchange:
     descriptor, send = work.descriptor, _given(work)
     receive = work.receive if descriptor.root in (staging.rank, ANY) else None
     kind = Combine if staging.size == 2 or send.nbytes <= SMALL else Share
-    return kind(staging, _op(descriptor), send, receive)
+    return kind(staging, reduction(work), send, receive)
 
 
 def _reduce_scatter(work: Work, staging: Staging) -> Exchange:
-    return ReduceScatter(staging, _op(work.descriptor), _given(work), _wanted(work))
+    return ReduceScatter(staging, reduction(work), _given(work), _wanted(work))
 
 
 def _gather(work: Work, staging: Staging) -> Exchange:
@@ -358,9 +358,10 @@ def _wanted(work: Work) -> Flat:
     return work.receive
 
 
-def _op(descriptor: Descriptor) -> ReduceOp:
-    assert descriptor.op is not None, f"{descriptor} without a reduction"
-    return descriptor.op
+def reduction(work: Work) -> ReduceOp:
+    """The reduction of an operation that has one."""
+    assert work.descriptor.op is not None, f"{work.descriptor} without a reduction"
+    return work.descriptor.op
 
 
 _PLANS: Final[dict[Operation, Callable[[Work, Staging], Exchange]]] = {

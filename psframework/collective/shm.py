@@ -9,13 +9,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
+from psframework.collective import cores
 from psframework.collective.board import LINE_BYTES, Board
 from psframework.collective.descriptor import Descriptor, Operation, check_agreement
-from psframework.collective.exchange import SMALL, TURNS, Staging, plan
+from psframework.collective.exchange import SMALL, TURNS, Exchange, Staging, plan, reduction
+from psframework.collective.resident import InPlace, Place, Residents, Share
 from psframework.collective.work import Flat, Work
 from psframework.errors import ArgumentError, CollectiveMismatch, DeadlineExceeded, PeerLost
 from psframework.proto.v1.error_pb2 import ErrorDetail
@@ -72,12 +76,20 @@ class SharedMemory:
         names: of the members, by rank.
         cores: that the ranks of this host share; with fewer cores than ranks nobody spins.
         group: its name, for messages.
+        share: makes memory for resident arrays; None if there shall be none.
     """
 
     name = "shm"
 
     def __init__(
-        self, rank: int, size: int, segment: Segment, names: Sequence[str], cores: int, group: str = ""
+        self,
+        rank: int,
+        size: int,
+        segment: Segment,
+        names: Sequence[str],
+        cores: int,
+        group: str = "",
+        share: Share | None = None,
     ) -> None:
         layout = Layout(size)
         if segment.nbytes < layout.nbytes:
@@ -90,6 +102,7 @@ class SharedMemory:
             [segment.array(layout.slot(each, turn), (layout.slot_bytes,), "uint8") for turn in range(TURNS)]
             for each in range(size)
         ]
+        self._residents = None if share is None else Residents(rank, size, share)
         self._spins = size <= cores
         self._step = 1  # the segment's zeros say that all have arrived at step 0
         self._error: BaseException | None = None
@@ -126,20 +139,39 @@ class SharedMemory:
             self._thread = None
         self._segment.close()
 
+    async def empty(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """A resident array, of zeros: an all-reduce of it is done in place. All ranks call this alike.
+
+        Raises:
+            ResourceExhausted: there is no memory for it.
+        """
+        if self._residents is None:
+            return np.zeros(tuple(shape), dtype)
+        return await self._residents.empty(shape, dtype)
+
     def _run(self, work: Work) -> Running:
         """All of one operation but the waiting."""
         if (error := self._given_up()) is not None:
             raise error
-        data = work.descriptor.encode()
-        self._board.announce(self._step, data, 0)
-        staging = Staging(self._rank, self._size, self._slots, self._step)
+        place, first, data = self._place(work), self._step, work.descriptor.encode()
+        key = 0 if place is None else place.key
+        self._board.announce(first, data, key)
         # A rank that takes dtype and shape from the root learns them at the first barrier.
-        exchange = plan(work, staging) if work.receive is not None or not work.descriptor.open else None
+        known = work.receive is not None or not work.descriptor.open
+        exchange = self._plan(work) if known and place is None else None
         if exchange is not None:
             exchange.fill(0)
         yield from self._meet()
-        self._check(work, data)
-        exchange = exchange or plan(work, staging)
+        self._check(work, first, data)
+        keys = {self._board.key(first, rank) for rank in range(self._size)}
+        if place is not None and keys == {key}:
+            exchange = InPlace(self._rank, place.mirrors, reduction(work))
+        elif keys != {0}:  # resident on some ranks only, or elsewhere: all begin again
+            exchange = self._plan(work)
+            exchange.fill(0)
+            yield from self._meet()
+        elif exchange is None:
+            exchange = self._plan(work, first)
         exchange.drain(0)
         for turn in range(1, exchange.rounds):
             exchange.fill(turn)
@@ -147,14 +179,24 @@ class SharedMemory:
             exchange.drain(turn)
         self._board.complete(work.descriptor.sequence)
 
+    def _place(self, work: Work) -> Place | None:
+        """Where the array lies, if it may be reduced in place: a small one is quicker without."""
+        array = work.receive
+        if self._residents is None or array is None or array.nbytes <= SMALL:
+            return None
+        return self._residents.find(array) if work.descriptor.operation is Operation.ALL_REDUCE else None
+
+    def _plan(self, work: Work, step: int | None = None) -> Exchange:
+        return plan(work, Staging(self._rank, self._size, self._slots, self._step if step is None else step))
+
     def _meet(self) -> Running:
         self._board.arrive(self._step)
         yield
         self._step += 1
 
-    def _check(self, work: Work, data: bytes) -> None:
+    def _check(self, work: Work, step: int, data: bytes) -> None:
         """Compares what all are about to do, just after the operation's first barrier."""
-        own, step = work.descriptor, self._step - 1
+        own = work.descriptor
         told = {rank: self._board.announced(step, rank) for rank in range(self._size)}
         same = all(each.startswith(data) for each in told.values())
         if same and not own.open and own.operation is not Operation.REFUSE:
@@ -206,12 +248,21 @@ class SharedMemory:
         while self._spins and time.perf_counter() < end:
             if board.arrived(step):
                 return True
+        if self._spins:
+            self._part()
         end += YIELD_SECONDS
         while time.perf_counter() < end:
             os.sched_yield()
             if board.arrived(step):
                 return True
         return False
+
+    def _part(self) -> None:
+        """Leaves the core where a lower rank wants to run too, if there are enough for all."""
+        others = self._board.cores()
+        del others[self._rank]
+        if cores.current() in others[: self._rank]:
+            cores.leave(set(others))
 
     def _wait(self, work: Work) -> None:
         """Sleeps until all have arrived at the step."""

@@ -1,5 +1,6 @@
 """Processes that are the ranks of groups over shared memory, used for many groups one after the other."""
 
+import math
 import os
 import socket
 import subprocess
@@ -8,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from psframework import backend
 from psframework.collective.shm import segment_bytes
 from psframework.wire.shm import Segment
 
@@ -66,6 +68,15 @@ class Crew:
             for member in ranks:
                 member.answer()
         return ranks
+
+    def reside(self, ranks: list[Member], shape: tuple[int, ...], dtype: str) -> None:
+        """Makes a resident array on all ranks."""
+        region = -(-math.prod(shape) * backend.dtype_from_name(dtype).itemsize // 4096) * 4096
+        with Segment.create(max(region, 1) * len(ranks)) as segment:
+            for member in ranks:
+                member.tell("reside", shape, dtype, segment=segment)
+            for member in ranks:
+                member.answer()
 
     def end(self) -> None:
         for member in self.members:

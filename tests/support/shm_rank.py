@@ -1,6 +1,7 @@
 """One rank in a process of its own: does what the test that started it says, over a socket (see shm_crew)."""
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -32,7 +33,8 @@ class Rank:
     def enter(self, rank: int, size: int, cores: int) -> None:
         self.close()
         names = [f"trainer-{each}" for each in range(size)]
-        self.transport = SharedMemory(rank, size, self.segment(), names, cores, "test")
+        self.transport = SharedMemory(rank, size, self.segment(), names, cores, "test", self.share)
+        self.residents: list[np.ndarray] = []
         self.rank, self.size, self.sequence = rank, size, 0
 
     def begin(self, operation, send, receive, op=None, root=-1, seconds=20.0, opened=False, note=""):
@@ -66,6 +68,28 @@ class Rank:
         assert ended.wait(seconds), "done was not called"
         assert len(errors) == 1, "done was called twice"
         return work.receive, work.send, errors[0]
+
+    async def share(self, _nbytes: int) -> Segment:
+        return self.segment()
+
+    def reside(self, shape, dtype) -> None:
+        """Makes a resident array."""
+        self.residents.append(asyncio.run(self.transport.empty(shape, dtype)))
+
+    def reduce_resident(self, number: int, cut: slice, values, op) -> tuple:
+        """(what the array holds after an all-reduce of its part `cut`, barriers that it took, the error)."""
+        array = self.residents[number].reshape(-1)[cut]
+        array[:] = values
+        before = self.transport._step
+        _, _, error = self.run(Operation.ALL_REDUCE, array, "same", op)
+        return self.residents[number], self.transport._step - before, error
+
+    def forget(self, number: int, keep: slice | None = None) -> int:
+        """Gives a resident array up, but for a part of it; how many are known then."""
+        self.kept = None if keep is None else self.residents[number].reshape(-1)[keep]
+        self.running = self.residents[number] = None
+        gc.collect()
+        return len(self.transport._residents._live)
 
     def waits(self, seconds: float) -> bool:
         """Whether the operation is still running after so long."""
