@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from typing import TextIO
 
 _COLOURS = (36, 33, 32, 35, 34, 31)  # of ANSI terminals: cyan, yellow, green, magenta, blue, red
@@ -24,6 +25,10 @@ class Lines:
     ) -> None:
         self.on_closed = on_closed
         self._stream = stream
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # what a terminal can't show must not end the thread
         self._colour = colour
         self._lock = threading.Lock()
         self._labels: dict[str, str] = {}

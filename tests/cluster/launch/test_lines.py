@@ -44,6 +44,13 @@ def test_of_a_progress_bar_the_last_state_is_shown() -> None:
     assert stream.getvalue() == "[0] 100%\n"
 
 
+def test_a_stream_that_can_not_show_everything() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    Lines(stream).show("0", "naïve")
+    assert raw.getvalue() == b"[0] na\\xefve\n"
+
+
 def test_labels_have_colours_on_a_terminal() -> None:
     stream = io.StringIO()
     lines = Lines(stream, colour=True)
