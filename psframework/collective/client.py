@@ -161,7 +161,7 @@ class Groups:
                 raise _left()
             for seat in [seat for key, seat in self._seats.items() if key[:2] == (job, name)]:
                 group = seat.group
-                if group is not None and group.error is None and not group.closed and seat.error is None:
+                if group is not None and seat.lives:
                     if seat.members[seat.rank].spec != options.spec():
                         raise ArgumentError(f"group {name!r} is open here, with {len(seat.members)} members")
                     return group
@@ -177,7 +177,7 @@ class Groups:
             RendezvousTimeout: members live, but did not ask for it.
         """
         seat = self._seat(group)
-        if seat.error is None and not seat.departed and group.error is None:
+        if seat.lives:
             raise ArgumentError(
                 f"group {group.name!r} has lost nobody: shrink() is for what is left after a failure"
             )
@@ -241,8 +241,12 @@ class Groups:
 
     def drop(self, seat: Seat, error: PsfError) -> None:
         """A generation came to nothing, here and so for all of its ranks."""
-        self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, error=error_to_detail(error)))
+        self.tell(seat, error)
         self._drop(seat, error)
+
+    def tell(self, seat: Seat, error: BaseException) -> None:
+        """The other ranks of a generation hear that it has ended."""
+        self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, error=error_to_detail(error)))
 
     def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
         """Does what nobody waits for, before this process leaves."""
@@ -256,7 +260,7 @@ class Groups:
         """The group failed here: all ranks hear of it."""
         seat = self._seat(group)
         seat.end(error)
-        self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, error=error_to_detail(error)))
+        self.tell(seat, error)
 
     async def standings(self, group: ProcessGroup, deadline: Deadline) -> Mapping[int, Standing]:
         """Where the other ranks are, of those that answer in time."""

@@ -49,6 +49,10 @@ class Home(Protocol):
         """A generation came to nothing, here and so for all of its ranks."""
         ...
 
+    def tell(self, seat: Seat, error: BaseException) -> None:
+        """The other ranks of a generation hear that it has ended."""
+        ...
+
     def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
         """Does what nobody waits for, before this process leaves."""
         ...
@@ -183,7 +187,7 @@ class Gathering:
         home = self._home
         rank = rendezvous.ranks_of(sealed)[self._mine.incarnation]
         id = pb.GroupId(job=self.job, name=self.name, generation=sealed.generation)
-        seat = self._seat = Seat(id, rank, sealed.members, home.agent, home.directory)
+        seat = self._seat = Seat(id, rank, sealed.members, home.agent, home.directory, home.tell)
         home.take(seat)
         for member in sealed.members:
             if self._is_gone(member.incarnation):  # it may have gone before anybody looked at this generation

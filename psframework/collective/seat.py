@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from psframework.collective.carrier import Carrier
 from psframework.collective.group import ProcessGroup
-from psframework.errors import PeerLost, PermissionDenied, WireError
+from psframework.errors import ContextClosed, PeerLost, PermissionDenied, WireError
 from psframework.membership.signal import Signal
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
@@ -44,6 +44,7 @@ class Seat:
         members: by rank, as they were sealed.
         agent: this process's sessions.
         directory: knows where members are.
+        tell: lets the other ranks know of a loss.
 
     Attributes:
         id, rank, members: as given.
@@ -59,7 +60,13 @@ class Seat:
     """
 
     def __init__(
-        self, id: pb.GroupId, rank: int, members: Sequence[pb.Candidate], agent: Agent, directory: Directory
+        self,
+        id: pb.GroupId,
+        rank: int,
+        members: Sequence[pb.Candidate],
+        agent: Agent,
+        directory: Directory,
+        tell: Callable[[Seat, BaseException], object],
     ) -> None:
         self.id, self.rank, self.members = id, rank, tuple(members)
         self.names = tuple(member.name for member in members)
@@ -71,7 +78,7 @@ class Seat:
         self.hosts: tuple[tuple[int, ...], ...] = ()
         self.shrinks = False
         self.splits = 0
-        self._agent, self._directory = agent, directory
+        self._agent, self._directory, self._tell = agent, directory, tell
         self._ranks = {member.incarnation: rank for rank, member in enumerate(members)}
         self._peers: dict[int, tuple[Peer, Callable[[], None]]] = {}
         self._segments: dict[int, Segment] = {}
@@ -79,6 +86,13 @@ class Seat:
 
     def __str__(self) -> str:
         return f"generation {self.id.generation} of group {self.id.name!r}"
+
+    @property
+    def lives(self) -> bool:
+        """Whether the generation is set up, and can go on: all its members are still in it."""
+        group = self.group
+        ended = group is None or group.closed or group.error is not None or self.error is not None
+        return not ended and not self.departed
 
     def who(self, rank: int) -> str:
         """A rank, for people."""
@@ -145,6 +159,9 @@ class Seat:
         if self._peers.get(rank, (None,))[0] is not peer:
             return
         del self._peers[rank]
+        if self._agent.closed:  # it is not the other one that is gone
+            self.abort(ContextClosed("this process has left the cluster, and with it its groups"))
+            return
         member = self.members[rank]
         if self._agent.peer_for(member.name, member.incarnation) is None:  # else they have another one
             assert peer.lost is not None
@@ -157,15 +174,15 @@ class Seat:
         if rank in self.departed or rank in self.lost or self.error is not None:
             return
         self.lost.add(rank)
-        self.abort(
-            PeerLost(
-                f"{self.who(rank)} of group {self.id.name!r} is gone: {error}",
-                peer=self.names[rank],
-                reason=error.reason,
-                may_have_run=error.may_have_run,
-                rank=rank,
-            )
+        lost = PeerLost(
+            f"{self.who(rank)} of group {self.id.name!r} is gone: {error}",
+            peer=self.names[rank],
+            reason=error.reason,
+            may_have_run=error.may_have_run,
+            rank=rank,
         )
+        self.abort(lost)
+        self._tell(self, lost)  # not all have a session with it
 
     def depart(self, rank: int, completed: int) -> None:
         """A rank has closed the group in order, after that operation."""

@@ -10,7 +10,14 @@ from seats import Group, World, soon, until
 
 from psframework.collective.post import Key
 from psframework.collective.seat import Seat
-from psframework.errors import CollectiveMismatch, DeadlineExceeded, PeerLost, PermissionDenied, WireError
+from psframework.errors import (
+    CollectiveMismatch,
+    ContextClosed,
+    DeadlineExceeded,
+    PeerLost,
+    PermissionDenied,
+    WireError,
+)
 from psframework.wire.shm import Segment
 
 
@@ -40,6 +47,8 @@ async def test_both_ends_see_that_a_session_ends(world: World) -> None:
     assert str(error).startswith("rank 0 (a) of group 'g' is gone: ")
     assert b.error is error
     assert b.lost == {0}
+    assert world.told == [(1, error)]  # and a, which left, accuses nobody
+    assert isinstance(a.error, ContextClosed)
     assert groups[2].ends == []  # it had no session with it: the membership tells it
 
 

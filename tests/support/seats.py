@@ -80,12 +80,16 @@ class World:
     stack: AsyncExitStack
     book: Book = field(default_factory=Book)
     members: dict[str, Member] = field(default_factory=dict)
+    told: list[tuple[int, BaseException]] = field(default_factory=list)
 
     async def hire(self, name: str, *, listens: bool = True, options: AgentOptions | None = None) -> Member:
         made = await self.stack.enter_async_context(worker(name, self.book, listens=listens, options=options))
         member = self.members[name] = Member(made)
         made.agent.mount(CollectiveService(member))
         return member
+
+    def tell(self, seat: Seat, error: BaseException) -> None:
+        self.told.append((seat.rank, error))
 
     async def group(self, names: Sequence[str] = "abc", generation: int = 1) -> list[Seat]:
         """A seat for each, in one generation of group "g"; members are hired as needed."""
@@ -100,7 +104,8 @@ class World:
         ]
         id = pb.GroupId(job="j", name="g", generation=generation)
         seats = [
-            Seat(id, rank, sealed, self.members[name].agent, self.book) for rank, name in enumerate(names)
+            Seat(id, rank, sealed, self.members[name].agent, self.book, self.tell)
+            for rank, name in enumerate(names)
         ]
         for name, seat in zip(names, seats, strict=True):
             self.members[name].seats.append(seat)

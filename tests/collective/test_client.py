@@ -1,0 +1,196 @@
+"""Groups of connections: found by name, ended with what ends them, told of losses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from group_clusters import Clusters, clusters, until
+
+import psframework as psf
+from psframework.collective.client import GroupOptions
+from psframework.errors import ArgumentError, ContextClosed, Evicted, NotRegistered, PeerLost
+from psframework.proto.v1 import collective_pb2 as pb
+from psframework.rpc.deadline import Deadline
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Clusters]:
+    async with clusters() as world:
+        yield world
+
+
+def soon(seconds: float = 10.0) -> Deadline:
+    return Deadline.after(seconds)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"world_size": 0}, "world_size=0"),
+        ({"world_size": 1 << 30}, "world_size="),
+        ({"world_size": 2, "rank": -1}, "rank=-1: ranks are 0 to 1"),
+        ({"world_size": 2, "timeout": -1.0}, "timeout=-1.0"),
+        ({"world_size": 2, "algorithm": "nccl"}, "algorithm='nccl'"),
+    ],
+)
+def test_wishes_that_can_not_be(options: dict[str, int], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        GroupOptions(**options).check()  # type: ignore[arg-type]
+
+
+async def test_a_name_that_can_not_be(world: Clusters) -> None:
+    (a,) = await world.join("a")
+    with pytest.raises(ArgumentError, match="group 'x/y'"):
+        await a.process_group("x/y", 1)
+    with pytest.raises(ArgumentError, match="world_size="):
+        await a.process_group("g")
+    assert world.stored() == []
+
+
+async def test_it_is_the_same_while_it_lives(world: Clusters) -> None:
+    a, b = await world.join("a", "b")
+    first, *_ = await world.group("g", [a, b])
+    assert await a.process_group("g", 2) is first
+    with pytest.raises(ArgumentError, match="group 'g' is open here, with 2 members"):
+        await a.process_group("g", 3)
+    await first.close()
+    asked = asyncio.ensure_future(a.process_group("g", 2))
+    again = await b.process_group("g", 2)  # its own has lost a member: no group to go on with
+    assert (await asked).generation == again.generation == 2
+
+
+async def test_jobs_have_names_of_their_own(world: Clusters) -> None:
+    (a,) = await world.join("a", job="one")
+    (b,) = await world.join("b", job="two")
+    mine, other = await asyncio.gather(a.process_group("g", 1), b.process_group("g", 1))
+    assert mine.generation == other.generation == 1
+    await until(lambda: world.stored() == ["group/one/g/record", "group/two/g/record"])
+
+
+async def test_keys_go_with_the_job(world: Clusters) -> None:
+    (a,) = await world.join("a", job="short")
+    await a.process_group("g", 1)
+    await until(lambda: world.stored() == ["group/short/g/record"])
+    await a.shutdown()
+    assert world.stored() == ["group/short/g/record"]
+    world.coordinator._jobs._jobs["short"].ends_at = 0.0  # not in one lease
+    await until(lambda: world.stored() == [])
+
+
+async def test_a_failed_group_is_followed_by_a_new_one(world: Clusters) -> None:
+    members = await world.join("a", "b")
+    groups = await world.group("g", members)
+    error = PeerLost("somebody is gone")
+    members[0].groups._seat(groups[0]).abort(error)
+    with pytest.raises(PeerLost, match="somebody is gone"):
+        await groups[0].barrier()
+    await groups[1].close()
+    again = await world.group("g", members)
+    assert [each.generation for each in again] == [2, 2]
+    assert groups[0].closed
+    await asyncio.gather(*(each.barrier() for each in again))
+
+
+@pytest.mark.parametrize("reason", ["lease", "closed", "incarnation", "stalled", "left"])
+async def test_a_lost_member_ends_its_groups(world: Clusters, reason: str) -> None:
+    a, b, c = await world.join("a", "b", "c")
+    with_b, _, _ = await world.group("with-b", [a, b, c])
+    without, _ = await world.group("without", [a, c])
+    waits = asyncio.ensure_future(with_b.all_reduce(np.ones(3)))
+    a.groups.lost(SimpleNamespace(incarnation=b.membership.member.incarnation), reason)
+    with pytest.raises(PeerLost, match=r"rank 1 \(b\) of group 'with-b' is gone") as lost:
+        await waits
+    assert lost.value.rank == 1
+    assert lost.value.reason == ("closed" if reason == "left" else reason)
+    assert without.error is None
+    assert b.groups._seats  # it hears of it by the others
+    await until(lambda: c.groups._seat(c_group(c, "with-b")).error is not None)
+
+
+def c_group(cluster: psf.Cluster, name: str) -> psf.ProcessGroup:
+    (found,) = [seat.group for seat in cluster.groups._seats.values() if seat.id.name == name]
+    assert found is not None
+    return found
+
+
+async def test_an_evicted_member_has_no_groups(world: Clusters) -> None:
+    a, b = await world.join("a", "b")
+    mine, _ = await world.group("g", [a, b])
+    waits = asyncio.ensure_future(mine.barrier())
+    asked = asyncio.ensure_future(a.process_group("other", 2))
+    await until(lambda: a.groups._gathering)
+    a.groups.evicted(Evicted("a was fenced"))
+    for each in (waits, asked):
+        with pytest.raises(Evicted, match="a was fenced"):
+            await each
+
+
+async def test_leaving_ends_what_is_made_and_what_is_there(world: Clusters) -> None:
+    a, b = await world.join("a", "b")
+    mine, theirs = await world.group("g", [a, b])
+    asked = asyncio.ensure_future(a.process_group("other", 2))
+    await until(lambda: any("/other/" in key for key in world.stored()))
+    await a.shutdown()
+    with pytest.raises(ContextClosed):
+        await asked
+    with pytest.raises(ContextClosed):
+        await mine.barrier()
+    with pytest.raises(ContextClosed):
+        await a.process_group("g", 1)
+    with pytest.raises(PeerLost, match=r"rank 0 \(a\) has closed group 'g' after operation 0"):
+        await theirs.barrier()
+    assert world.stored() == ["group/default/g/record"]
+
+
+async def test_a_group_that_is_whole_is_not_shrunk(world: Clusters) -> None:
+    a, b = await world.join("a", "b")
+    mine, _ = await world.group("g", [a, b])
+    with pytest.raises(ArgumentError, match="has lost nobody"):
+        await mine.shrink()
+    await mine.close()
+    with pytest.raises(ContextClosed, match="closed here"):
+        await mine.shrink()
+
+
+async def test_a_message_for_a_group_that_is_being_made_waits(world: Clusters) -> None:
+    (a,) = await world.join("a")
+    id = pb.GroupId(job="default", name="g", generation=1)
+    with pytest.raises(NotRegistered, match="a is not in generation 1 of group 'g'"):
+        await a.groups.find(id, soon())
+    asked = asyncio.ensure_future(a.process_group("g", 1))
+    await until(lambda: a.groups._gathering)
+    seat = await a.groups.find(id, soon())
+    group = await asked
+    assert seat.group is group
+    other = pb.GroupId(job="default", name="g", generation=7)
+    with pytest.raises(NotRegistered):
+        await a.groups.find(other, soon())
+    await group.close()
+    with pytest.raises(ContextClosed, match="generation 1 of group 'g' has ended here"):
+        await a.groups.find(id, soon())
+
+
+async def test_where_the_others_are(world: Clusters) -> None:
+    a, b = await world.join("a", "b")
+    mine, theirs = await world.group("g", [a, b])
+    await asyncio.gather(mine.barrier(), theirs.barrier())
+    waits = asyncio.ensure_future(theirs.all_reduce(np.ones(3)))
+    await asyncio.sleep(0.01)
+    (found,) = (await a.groups.standings(mine, soon())).items()
+    rank, standing = found
+    assert (rank, standing.completed, standing.running) == (1, 1, 2)
+    assert standing.completed_text == "barrier()"
+    assert "all_reduce" in standing.running_text
+    await mine.all_reduce(np.ones(3))
+    await waits
+
+
+async def test_names_of_sub_groups_differ_between_splits(world: Clusters) -> None:
+    members = await world.join("a", "b")
+    groups = await world.group("g", members)
+    first = await asyncio.gather(*(each.split(0) for each in groups))
+    second = await asyncio.gather(*(each.split(0, -each.rank) for each in groups))
+    assert [each and each.name for each in (*first, *second)] == ["g.1.1.0"] * 2 + ["g.1.2.0"] * 2
+    assert [each and each.rank for each in (*first, *second)] == [0, 1, 1, 0]
