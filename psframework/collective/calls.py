@@ -14,7 +14,7 @@ from psframework import backend
 from psframework.backend import Array
 from psframework.collective.arrays import Lent
 from psframework.collective.descriptor import Descriptor, Operation
-from psframework.collective.queue import Call, Finish, Queue
+from psframework.collective.queue import Call, Finish, Queue, again
 from psframework.collective.work import Flat, Work
 from psframework.errors import ArgumentError
 from psframework.rpc.deadline import Deadline
@@ -213,3 +213,16 @@ def _settle(
 
 def _it_runs_on() -> None:
     """Other ranks wait for an operation: cancelling its future only drops the result."""
+
+
+def guard(check: Callable[[], BaseException | None] | None) -> Callable[[Work], None] | None:
+    """What loads an operation without arrays of its own: if `check` gives an error, it fails instead."""
+    if check is None:
+        return None
+
+    def load(work: Work) -> None:
+        error = check()
+        if error is not None:
+            raise again(error)
+
+    return load

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from psframework.backend import Array
 from psframework.collective import objects
 from psframework.collective.arrays import lend, name_of
-from psframework.collective.calls import Calls
+from psframework.collective.calls import Calls, guard
 from psframework.collective.descriptor import ANY, Descriptor, Operation
 from psframework.collective.messages import Messages
 from psframework.collective.operations import Collectives, counted
 from psframework.collective.ops import ReduceOp
 from psframework.collective.post import Post
-from psframework.collective.queue import Call, Queue, again
+from psframework.collective.queue import Call, Queue
 from psframework.collective.recorder import Recorder, Standing, compare
+from psframework.collective.shm import SharedMemory
 from psframework.collective.work import Flat, Transport, Work
 from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
 from psframework.rpc.deadline import Deadline, boottime
@@ -266,11 +268,11 @@ class ProcessGroup(Collectives):
         dtype, shape = ("", ()) if array is None else (name_of(array.dtype), array.shape)
         work = self._calls.work(Descriptor(0, operation, dtype, shape, op, root), self._calls.deadline(None))
         work.send, work.receive = send, receive
-        self._queue.put(Call(work, lambda work, error: on_done(error), _unless(unless)))
+        self._queue.put(Call(work, lambda work, error: on_done(error), guard(unless)))
 
     def decline(self, why: str, unless: Callable[[], BaseException | None] | None = None) -> None:
         """As `refuse`, from any thread and without a future; `unless` as of `begin`."""
-        self._calls.decline(why, _unless(unless))
+        self._calls.decline(why, guard(unless))
 
     def refuse(self, why: str, timeout: float | None = None) -> Future[None]:
         """This rank can't do what the others are about to do: they all get CollectiveMismatch with `why`.
@@ -288,6 +290,17 @@ class ProcessGroup(Collectives):
         """
         if self._queue.abort(error, after):
             self._loop.call_soon_threadsafe(self._messages.end, error)
+
+    async def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+        """A *resident* array, of zeros: where all ranks share memory, its all-reduce is done in place.
+
+        So is that of a contiguous part of it, if it is the same part on all ranks. All ranks call this alike,
+        in the same order. The memory goes with the array and its views; it is not used by later groups.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        if isinstance(self._transport, SharedMemory):
+            return await self._transport.empty(shape, dtype)
+        return np.zeros(shape, dtype)
 
     async def shrink(self, timeout: float | None = None) -> ProcessGroup:
         """The group of those members that are still alive; all of them call it. This one is over.
@@ -382,15 +395,3 @@ class ProcessGroup(Collectives):
             log.error("%s; the other ranks do not say where they are", late)
         finally:
             then(error)
-
-
-def _unless(check: Callable[[], BaseException | None] | None) -> Callable[[Work], None] | None:
-    if check is None:
-        return None
-
-    def load(work: Work) -> None:
-        error = check()
-        if error is not None:
-            raise again(error)
-
-    return load

@@ -80,6 +80,7 @@ class SharedMemory:
     """
 
     name = "shm"
+    lives_on = True
 
     def __init__(
         self,

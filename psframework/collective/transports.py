@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from psframework.collective import decision
 from psframework.collective.alone import Alone
@@ -11,17 +12,22 @@ from psframework.collective.carrier import Part
 from psframework.collective.central import Central
 from psframework.collective.hierarchical import Hierarchical
 from psframework.collective.network import Network
+from psframework.collective.resident import Share
 from psframework.collective.seat import Seat
-from psframework.collective.setup import cores
+from psframework.collective.setup import cores, share
 from psframework.collective.shm import SharedMemory
 from psframework.collective.tuning import Table
 from psframework.collective.work import Transport
-from psframework.errors import PeerLost
+from psframework.errors import PeerLost, ResourceExhausted
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
+from psframework.wire.shm import Segment
 
 if TYPE_CHECKING:
     from psframework.collective.gathering import Home
+
+SHARE_SECONDS: Final = 60.0
+"""Until all ranks have asked for the same resident array."""
 
 LEADERS = "leaders"
 """Channel of the letters between leaders of hosts."""
@@ -57,7 +63,21 @@ async def build(seat: Seat, start: pb.Start, home: Home, deadline: Deadline) -> 
 async def _shared(seat: Seat, ranks: Sequence[int], deadline: Deadline) -> SharedMemory:
     segment = await seat.segment(0, deadline)
     names = [seat.names[rank] for rank in ranks]
-    return SharedMemory(ranks.index(seat.rank), len(ranks), segment, names, cores(), seat.id.name)
+    own, more = ranks.index(seat.rank), _sharing(seat, ranks)
+    return SharedMemory(own, len(ranks), segment, names, cores(), seat.id.name, more)
+
+
+def _sharing(seat: Seat, ranks: Sequence[int]) -> Share:
+    """What makes further segments for the ranks of this host: the first of them does, for all."""
+    numbers = itertools.count(1)
+
+    async def more(nbytes: int) -> Segment:
+        number, deadline = next(numbers), Deadline.after(SHARE_SECONDS)
+        if seat.rank == ranks[0] and len(await share(seat, number, ranks, deadline, nbytes)) < len(ranks):
+            raise ResourceExhausted(f"group {seat.id.name!r}: no shared memory for {nbytes} bytes")
+        return await seat.segment(number, deadline)
+
+    return more
 
 
 async def _central(seat: Seat, home: Home, deadline: Deadline) -> Central:
