@@ -43,6 +43,7 @@ class Hierarchical:
     """
 
     name = "hierarchical"
+    lives_on = True  # whatever a step finds different, every rank learns of
 
     def __init__(
         self, local: Transport | None, leaders: Transport | None, rank: int, hosts: Sequence[Sequence[int]]
@@ -51,11 +52,6 @@ class Hierarchical:
         self._next = {Phase.UP: leaders, Phase.ACROSS: local, Phase.DOWN: None}
         self._plan = Plan(Hosts(hosts), rank)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="psf-hierarchical")
-
-    @property
-    def lives_on(self) -> bool:
-        """As the transports that it is made of."""
-        return all(each.lives_on for each in self._transports.values() if each is not None)
 
     def start(self, work: Work) -> None:
         """Begins the first step; the end of each begins the next one."""
