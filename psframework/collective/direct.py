@@ -18,8 +18,8 @@ from psframework.collective.letters import FIRST_STEP, Letters
 from psframework.collective.ops import ReduceOp
 from psframework.collective.work import Flat, Work
 
-Combine = Callable[[ReduceOp, Sequence[Flat], int, Flat], Awaitable[None]]
-"""`algorithms.combine`, wherever it may take its time."""
+Combine = Callable[[ReduceOp, Sequence[Sequence[Flat]], int, Flat], Awaitable[None]]
+"""`algorithms.combine` of chunks that lie in parts, wherever it may take its time."""
 
 
 WINDOW: Final = 8
@@ -72,11 +72,11 @@ class Direct:
         letters = self._letters
         for index, cut in enumerate(plan.chunks(total.into)):
             step, own = FIRST_STEP + 2 * index, total.own[cut]
-            parts = [
-                own if rank == letters.rank else await letters.take(rank, step, len(own), own.dtype)
+            came = [
+                plan.parts(own) if rank == letters.rank else await letters.take(rank, step, own)
                 for rank in range(letters.size)
             ]
-            await self._combine(total.op, parts, letters.size, total.into[cut])
+            await self._combine(total.op, came, letters.size, total.into[cut])
             if shares:
                 for rank in letters.others:
                     letters.send(rank, step + 1, total.into[cut])
@@ -85,7 +85,7 @@ class Direct:
         """Copies what a rank gave, or what it has combined and `shared`."""
         for index, cut in enumerate(plan.chunks(target)):
             step, into = FIRST_STEP + 2 * index + shared, target[cut]
-            chunk = await self._letters.take(source, step, len(into), into.dtype)
+            came = await self._letters.take(source, step, into)
             if shared:  # the same memory holds what was sent there to be combined
                 await self._sent[source, index]
-            np.copyto(into, chunk)
+            plan.place(came, into)

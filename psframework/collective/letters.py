@@ -10,7 +10,7 @@ import numpy as np
 
 from psframework.collective import agreement
 from psframework.collective.descriptor import Descriptor
-from psframework.collective.plan import chunks
+from psframework.collective.plan import chunks, parts
 from psframework.collective.post import Key, Letter, Post
 from psframework.collective.work import Flat, Work
 from psframework.errors import DeadlineExceeded, WireError
@@ -63,7 +63,7 @@ class Letters:
             if given is None:
                 self._send(rank, 0, header, [])
             else:
-                self._rode[rank] = self._send(rank, 0, header, [as_bytes(given[next(chunks(given))])])
+                self._rode[rank] = self._send(rank, 0, header, _bytes(given[next(chunks(given))]))
         self._early = await self._from_all(0)
         found = {rank: Descriptor.decode(letter.header) for rank, letter in self._early.items()}
         return {**found, self.rank: self._descriptor}
@@ -102,28 +102,45 @@ class Letters:
         """Sends a chunk, unless it went with the descriptor; the result ends when it has arrived."""
         if step == FIRST_STEP and to in self._rode:
             return self._rode[to]
-        return self._send(to, step, b"", [as_bytes(array)])
+        return self._send(to, step, b"", _bytes(array))
 
-    async def take(self, source: int, step: int, length: int, dtype: np.dtype[Any]) -> Flat:
-        """A chunk that another rank sent; read-only. WireError if it has another length."""
+    async def take(
+        self, source: int, step: int, like: Flat, dtype: np.dtype[Any] | None = None
+    ) -> list[Flat]:
+        """A chunk that another rank sent, cut into parts as `like` would be; read-only.
+
+        Args:
+            source: which rank.
+            step: as it was sent.
+            like: has as many elements.
+            dtype: of what was sent, if it is not that of `like`.
+
+        Raises:
+            WireError: it has another length.
+        """
         letter = self._early.pop(source, None) if step == FIRST_STEP else None
         if letter is None:
             letter = await self._from(source, step)
-        data = letter.parts[0] if letter.parts else memoryview(b"")
-        if data.nbytes != length * dtype.itemsize:
-            raise WireError(f"rank {source} sent {data.nbytes} bytes where {length} of {dtype} belong")
-        return np.frombuffer(data, dtype)
+        dtype = dtype or like.dtype
+        found = [np.frombuffer(part, dtype) for part in letter.parts] or [np.empty(0, dtype)]
+        if sum(map(len, found)) != len(like):
+            raise WireError(f"rank {source} sent {sum(map(len, found))} elements where {len(like)} belong")
+        return found
 
     async def _from(self, source: int, step: int) -> Letter:
         key = Key(self._channel, self._descriptor.sequence, step)
         return await self._post.receive(source, key, self.deadline)
 
-    def _send(self, to: int, step: int, header: bytes, parts: Sequence[Buffer]) -> asyncio.Task[None]:
-        return self._tasks.create_task(self._sending(to, step, header, parts))
+    def _send(self, to: int, step: int, header: bytes, data: Sequence[Buffer]) -> asyncio.Task[None]:
+        return self._tasks.create_task(self._sending(to, step, header, data))
 
-    async def _sending(self, to: int, step: int, header: bytes, parts: Sequence[Buffer]) -> None:
+    async def _sending(self, to: int, step: int, header: bytes, data: Sequence[Buffer]) -> None:
         key = Key(self._channel, self._descriptor.sequence, step)
         try:
-            await self._post.send(to, key, header, parts, self.deadline)
+            await self._post.send(to, key, header, data, self.deadline)
         except DeadlineExceeded:
             self._late.add(to)
+
+
+def _bytes(chunk: Flat) -> list[memoryview]:
+    return [as_bytes(part) for part in parts(chunk)]

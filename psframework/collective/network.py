@@ -12,7 +12,7 @@ from psframework.collective.descriptor import Operation, check_agreement
 from psframework.collective.direct import Direct
 from psframework.collective.letters import Letters
 from psframework.collective.ops import ReduceOp
-from psframework.collective.plan import gives
+from psframework.collective.plan import gives, parts
 from psframework.collective.post import Post
 from psframework.collective.ring import Ring
 from psframework.collective.tuning import Algorithm, Table
@@ -115,8 +115,13 @@ class Network:
         nbytes = 0 if work.send is None else work.send.nbytes
         return self._table.choose(work.descriptor.operation, nbytes, self._post.size)
 
-    async def _combine(self, op: ReduceOp, parts: Sequence[Flat], size: int, out: Flat) -> None:
-        if out.nbytes * len(parts) < THREADED_BYTES:
-            combine(op, parts, size, out)
+    async def _combine(self, op: ReduceOp, came: Sequence[Sequence[Flat]], size: int, out: Flat) -> None:
+        if out.nbytes * len(came) < THREADED_BYTES:
+            _combine_parts(op, came, size, out)
         else:
-            await self._loop.run_in_executor(self._thread, combine, op, parts, size, out)
+            await self._loop.run_in_executor(self._thread, _combine_parts, op, came, size, out)
+
+
+def _combine_parts(op: ReduceOp, came: Sequence[Sequence[Flat]], size: int, out: Flat) -> None:
+    for each, into in zip(zip(*came, strict=True), parts(out), strict=True):
+        combine(op, each, size, into)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from psframework.collective.algorithms import bounds
 from psframework.collective.descriptor import Operation
@@ -11,8 +13,11 @@ from psframework.collective.ops import ReduceOp
 from psframework.collective.work import Flat, Work
 from psframework.errors import ArgumentError
 
-CHUNK_BYTES: Final = 1 << 20
-"""Bytes of a letter: what the striped lane moves at once, so that nothing is put together on arrival."""
+PART_BYTES: Final = 1 << 20
+"""Bytes of a part of a letter: what the striped lane moves at once, so nothing is put together on arrival."""
+
+MOST_PARTS: Final = 4
+"""Parts of a letter, so that a large array is not too many letters; and at most a quarter of what is sent."""
 
 
 class Sum(NamedTuple):
@@ -93,8 +98,26 @@ def own(work: Work, rank: int, size: int) -> Flat:
     return work.send
 
 
-def chunks(array: Flat, nbytes: int = CHUNK_BYTES) -> Iterator[slice]:
-    """Cuts an array into letters: at least one, all of `nbytes` but the last."""
-    each = max(1, nbytes // array.itemsize)
+def chunks(array: Flat, nbytes: int = PART_BYTES) -> Iterator[slice]:
+    """Cuts an array into letters: at least one, all of as many parts of `nbytes` but the last."""
+    parts = min(MOST_PARTS, max(1, array.nbytes // (4 * nbytes)))
+    each = _elements(array, nbytes) * parts
     for start in range(0, max(1, len(array)), each):
         yield slice(start, min(start + each, len(array)))
+
+
+def parts(chunk: Flat, nbytes: int = PART_BYTES) -> list[Flat]:
+    """Cuts a chunk into the parts of its letter: at least one, all of `nbytes` but the last."""
+    each = _elements(chunk, nbytes)
+    return [chunk[start : start + each] for start in range(0, max(1, len(chunk)), each)]
+
+
+def place(came: Sequence[Flat], into: Flat) -> None:
+    """Copies the parts of a letter to where their chunk belongs."""
+    for part, target in zip(came, parts(into), strict=True):
+        np.copyto(target, part)
+
+
+def _elements(array: Flat, nbytes: int) -> int:
+    """Of a part: as many of 16 bits as of the float32 in which they are combined."""
+    return max(1, nbytes // max(4, array.itemsize))

@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from psframework import backend
+from psframework.collective import plan
 from psframework.collective.algorithms import bounds
 from psframework.collective.descriptor import Operation
 from psframework.collective.direct import Combine
 from psframework.collective.letters import FIRST_STEP, Letters
 from psframework.collective.ops import ReduceOp
-from psframework.collective.plan import chunks
 from psframework.collective.work import Flat, Work
 
 LANES: Final = 8
@@ -55,7 +55,7 @@ def parts(array: Flat, size: int) -> list[Flat]:
 
 def lanes(array: Flat, size: int) -> Iterator[list[slice]]:
     """For each small ring: which elements of each part it is about."""
-    cuts = [list(chunks(part)) for part in parts(array, size)]
+    cuts = [list(plan.chunks(part)) for part in parts(array, size)]
     for index in range(max(map(len, cuts))):
         yield [each[index] if index < len(each) else slice(0, 0) for each in cuts]
 
@@ -119,10 +119,10 @@ class Ring:
                 number = lane.step + self._size + step
                 self._letters.send(self._next, number, lane.results[hop.sends])
                 target = lane.results[hop.takes]
-                chunk = await self._letters.take(self._before, number, len(target), target.dtype)
+                came = await self._letters.take(self._before, number, target)
                 if sent is not None:  # the same memory holds what was sent first
                     await sent
-                np.copyto(target, chunk)
+                plan.place(came, target)
 
     async def _add(self, lane: Lane) -> asyncio.Task[None]:
         """Combines this rank's part of a lane; returns the one send that is of the user's array.
@@ -135,9 +135,7 @@ class Ring:
         for step, hop in enumerate(reduce_hops(self._rank, self._size)):
             sends.append(self._letters.send(self._next, lane.step + step, total))
             mine, last = lane.given[hop.takes], step == self._size - 2
-            chunk = await self._letters.take(
-                self._before, lane.step + step, len(mine), wide if step else mine.dtype
-            )
+            came = await self._letters.take(self._before, lane.step + step, mine, wide if step else None)
             total = lane.mine if last else np.empty(len(mine), wide)
-            await self._combine(op, [chunk, mine], self._size if last else 1, total)
+            await self._combine(op, [came, plan.parts(mine)], self._size if last else 1, total)
         return sends[0]

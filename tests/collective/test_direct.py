@@ -19,6 +19,7 @@ from psframework.collective.tuning import Table
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan.chunks, "__defaults__", (80,))
+    monkeypatch.setattr(plan.parts, "__defaults__", (80,))
 
 
 async def test_only_so_many_chunks_are_on_their_way_to_a_rank() -> None:

@@ -51,9 +51,9 @@ async def test_a_chunk_of_another_length_is_refused() -> None:
     work = prepare(describe(Operation.ALL_REDUCE, send), 0, 2, send, Deadline.after(5))
     async with asyncio.TaskGroup() as tasks:
         letters = Letters(mail.posts[0], "", work, tasks)
-        await mail.posts[1].send(0, Key("", 1, FIRST_STEP), b"", [b"12345"], Deadline.after(5))
-        with pytest.raises(WireError, match="sent 5 bytes where 4 of float32 belong"):
-            await letters.take(1, FIRST_STEP, 4, send.dtype)
+        await mail.posts[1].send(0, Key("", 1, FIRST_STEP), b"", [b"12345678"], Deadline.after(5))
+        with pytest.raises(WireError, match="sent 2 elements where 4 belong"):
+            await letters.take(1, FIRST_STEP, send)
 
 
 def test_each_rank_begins_with_the_next() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psframework.collective.descriptor import Operation
-from psframework.collective.plan import adds, chunks, gives, own, takes
+from psframework.collective.plan import MOST_PARTS, adds, chunks, gives, own, parts, takes
 from psframework.collective.work import Work
 from psframework.errors import ArgumentError
 from psframework.rpc.deadline import Deadline
@@ -81,10 +81,22 @@ def test_a_rank_without_an_array_gives_and_takes_nothing(operation: Operation) -
         own(work, 1, 2)
 
 
-@given(st.integers(0, 300), st.integers(1, 100))
-def test_chunks_cover_an_array_once(n: int, nbytes: int) -> None:
-    array = np.arange(n, dtype=np.int16)
+@given(st.integers(0, 300), st.integers(1, 100), st.sampled_from([np.int8, np.float16, np.float32]))
+def test_letters_and_their_parts_cover_an_array_once(n: int, nbytes: int, dtype: type) -> None:
+    array = (np.arange(n) % 100).astype(dtype)
     cuts = list(chunks(array, nbytes))
+    pieces = [part for cut in cuts for part in parts(array[cut], nbytes)]
     assert len(cuts) >= 1
-    assert np.concatenate([array[cut] for cut in cuts]).tolist() == array.tolist()
-    assert all(array[cut].nbytes <= max(2, nbytes) for cut in cuts)
+    assert np.concatenate(pieces).tolist() == array.tolist()
+    assert all(part.nbytes <= max(4, nbytes) for part in pieces)
+    assert all(len(parts(array[cut], nbytes)) <= MOST_PARTS for cut in cuts)
+
+
+def test_what_is_rounded_later_has_parts_as_long_as_what_it_is_added_to() -> None:
+    wide, narrow = np.zeros(10 << 20, np.float32), np.zeros(10 << 20, np.float16)
+    assert [len(part) for part in parts(wide)] == [len(part) for part in parts(narrow)]
+
+
+def test_large_arrays_are_fewer_letters() -> None:
+    sizes = {mib: len(list(chunks(np.empty(mib << 20, np.uint8), 1 << 20))) for mib in (0, 1, 2, 8, 16, 128)}
+    assert sizes == {0: 1, 1: 4, 2: 8, 8: 16, 16: 16, 128: 128}
