@@ -23,6 +23,7 @@ from psframework.errors import (
     WireError,
 )
 from psframework.proto.v1 import allreduce_pb2 as pb
+from psframework.rpc.call import Call, PeerInfo
 from psframework.rpc.deadline import Deadline
 
 BARRIER = Descriptor(1, Operation.BARRIER)
@@ -67,6 +68,22 @@ async def test_secrets_differ_and_names_are_those_that_were_proven(service):
     assert service.desk.groups["g"].names == ["member-1", "member-2"]
     await pair(service, 0, 0, group="h", name="client")
     assert service.desk.groups["h"].names == ["client", "client"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "name"),
+    [
+        (PeerInfo("ipv4:10.0.0.7:1234", "", "", 0), "mine"),
+        (PeerInfo("*", "trainer", "", 0, "psf://c/trainer/%2A"), "mine"),
+        (PeerInfo("bob", "trainer", "", 0, "psf://c/trainer/bob"), "bob"),
+        (PeerInfo("trainer-3", "trainer", "default", 9), "trainer-3"),
+    ],
+    ids=["plaintext", "any name of its role", "certificate", "member"],
+)
+async def test_a_name_can_be_chosen_unless_it_is_proven(service, peer, name):
+    call = Call(peer, Deadline.after(10))
+    reply = await service.join(pb.JoinGroupRequest(group="g", size=1, name="mine"), call)
+    assert list(reply.names) == [name]
 
 
 async def test_who_waits_for_others_learns_why_in_vain(service):
