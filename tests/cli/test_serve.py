@@ -21,7 +21,7 @@ def test_the_services_of_this_version() -> None:
 def test_an_unknown_service_is_answered_with_those_there_are() -> None:
     with pytest.raises(NotRegistered, match=r"no service 'parameter-sever'.*did you mean parameter-server\?"):
         find_service("parameter-sever")
-    with pytest.raises(NotRegistered, match="there are coordinator, parameter-server"):
+    with pytest.raises(NotRegistered, match="there are allreduce, coordinator, parameter-server"):
         find_service("xyz")
 
 

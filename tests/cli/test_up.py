@@ -40,7 +40,7 @@ sys.exit(main(sys.argv[1:]))
 
 async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
     (tmp_path / "up_functions.py").write_text(FUNCTIONS)
-    flags = ["--parameter-servers", "1", "--workers", "1", "--import", "up_functions"]
+    flags = ["--parameter-servers", "1", "--workers", "1", "--allreduce", "1", "--import", "up_functions"]
     flags += ["--allow", "trainer:up_functions.double"]
     async with program(tmp_path, "psf_up", SOURCE, ["up", *flags]) as up:
         line = await up.line("export PSF_COORDINATOR=")
@@ -48,6 +48,7 @@ async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
             assert [member.name for member in cluster.members(role="parameter-server")] == [
                 "parameter-server-0"
             ]
+            assert [member.name for member in cluster.members(role="allreduce")] == ["allreduce-0"]
             assert await cluster.rpc_async("worker-0", "up_functions.double", (21,)) == 42
             with pytest.raises(PermissionDenied, match="no rule allows it"):
                 await cluster.rpc_async("worker-0", "up_functions.other")
