@@ -22,7 +22,7 @@ _MASK: Final = 0xFFFFFFFF
 _HALF: Final = 1 << 31
 # Offsets in a line, each in a cache line of its own: words of 32 bits, then of 64, then texts.
 _ARRIVAL, _CORE, _ABORT = 0, 4, 64
-_COMPLETED, _KEYS = 128, 136
+_COMPLETED, _KEYS, _FAR = 128, 136, 152
 _DESCRIPTORS: Final = 1024
 _NOTE: Final = _DESCRIPTORS + 2 * SLOT_BYTES
 MAX_NOTE: Final = LINE_BYTES - _NOTE - 4
@@ -49,11 +49,19 @@ class Board:
         self._futexes = [Futex(lines.ctypes.data + each * LINE_BYTES + _ARRIVAL) for each in range(size)]
         self._arrivals = [(each, (each * LINE_BYTES + _ARRIVAL) // 4) for each in range(size) if each != rank]
 
-    def announce(self, step: int, descriptor: bytes, key: int) -> None:
-        """Says what this rank is about to do, before it arrives at `step`."""
+    def announce(self, step: int, descriptor: bytes, key: int, far: bool) -> None:
+        """Says what this rank is about to do, before it arrives at `step`.
+
+        Args:
+            step: that of the operation's first barrier.
+            descriptor: of the operation.
+            key: of the place of its array, if it is resident; else 0.
+            far: which of its slots it uses.
+        """
         start = self._start + _DESCRIPTORS + (step & 1) * SLOT_BYTES
         self._bytes[start : start + len(descriptor)] = descriptor
         self._longs[(self._start + _KEYS) // 8 + (step & 1)] = key
+        self._words[(self._start + _FAR) // 4 + (step & 1)] = far
 
     def announced(self, step: int, rank: int) -> bytes:
         """A copy of what a rank announced for `step`, with whatever follows it in its slot."""
@@ -61,8 +69,12 @@ class Board:
         return bytes(self._bytes[start : start + SLOT_BYTES])
 
     def key(self, step: int, rank: int) -> int:
-        """The number that a rank announced for `step`."""
+        """The key that a rank announced for `step`."""
         return self._longs[(rank * LINE_BYTES + _KEYS) // 8 + (step & 1)]
+
+    def far(self, step: int, rank: int) -> bool:
+        """Which slots a rank announced for `step`."""
+        return self._words[(rank * LINE_BYTES + _FAR) // 4 + (step & 1)] != 0
 
     def arrive(self, step: int) -> None:
         """Tells all that this rank has arrived, and wakes those who wait for it."""

@@ -22,7 +22,7 @@ from psframework.collective.ops import ReduceOp
 from psframework.collective.work import Flat, Work
 
 TURNS: Final = 3
-"""Slots of a rank."""
+"""Slots that a rank uses in turn at least."""
 
 SMALL: Final = 64 << 10
 """Up to so many bytes, each rank combines whole arrays; beyond, a part each."""
@@ -36,14 +36,16 @@ class Staging:
 
     Args:
         rank, size: of the group.
-        slots: `slots[rank][turn]`, all of equal length.
+        slots: `slots[rank]`, all of equal length: the first `TURNS` are used in turn, or else the others.
         step: number of the operation's first barrier in the life of the group.
+        far: by rank, whether it uses the others (see reach.py); set for others once they have said so.
     """
 
     rank: int
     size: int
     slots: list[list[Bytes]]
     step: int
+    far: list[bool]
 
     @property
     def nbytes(self) -> int:
@@ -52,7 +54,10 @@ class Staging:
 
     def bytes(self, rank: int, turn: int, start: int, stop: int) -> Bytes:
         """Bytes of the slot that `rank` fills in round `turn`."""
-        return self.slots[rank][(self.step + turn) % TURNS][start:stop]
+        slots, step = self.slots[rank], self.step + turn
+        # Each kind in its own turn, so that no change of mind brings a slot back before it was read.
+        number = TURNS + step % (len(slots) - TURNS) if self.far[rank] else step % TURNS
+        return slots[number][start:stop]
 
     def flat(self, rank: int, turn: int, cut: slice, dtype: np.dtype[Any]) -> Flat:
         """The same, as elements."""
@@ -68,8 +73,8 @@ class Exchange(Protocol):
         """How many, at least 1; the same on all ranks."""
         ...
 
-    def fill(self, turn: int) -> None:
-        """Writes this rank's slot."""
+    def fill(self, turn: int) -> int:
+        """Writes this rank's slot; returns how many bytes."""
         ...
 
     def drain(self, turn: int) -> None:
@@ -104,8 +109,9 @@ class Nothing:
 
     rounds = 1
 
-    def fill(self, turn: int) -> None:
+    def fill(self, turn: int) -> int:
         """Nothing."""
+        return 0
 
     def drain(self, turn: int) -> None:
         """Nothing."""
@@ -131,10 +137,12 @@ class Spread:
         self._cut = _Cut(nbytes, staging.nbytes)
         self.rounds = self._cut.rounds
 
-    def fill(self, turn: int) -> None:
-        if self._send is not None:
-            cut = self._cut(turn)
-            self._staging.bytes(self._staging.rank, turn, 0, cut.stop - cut.start)[:] = self._send[cut]
+    def fill(self, turn: int) -> int:
+        if self._send is None:
+            return 0
+        given = self._send[self._cut(turn)]
+        self._staging.bytes(self._staging.rank, turn, 0, len(given))[:] = given
+        return len(given)
 
     def drain(self, turn: int) -> None:
         if self._receive is None:
@@ -170,15 +178,16 @@ class Deal:
         self._cut = _Cut(nbytes, self._piece)
         self.rounds = self._cut.rounds
 
-    def fill(self, turn: int) -> None:
+    def fill(self, turn: int) -> int:
         if self._send is None:
-            return
+            return 0
         cut, own = self._cut(turn), self._staging.rank
         for rank in range(self._staging.size):
             if rank != own:
                 start, given = rank * self._piece, rank * self._cut.total
                 place = self._staging.bytes(own, turn, start, start + cut.stop - cut.start)
                 place[:] = self._send[given + cut.start : given + cut.stop]
+        return int(cut.stop - cut.start) * (self._staging.size - 1)
 
     def drain(self, turn: int) -> None:
         cut, own = self._cut(turn), self._staging.rank
@@ -206,10 +215,10 @@ class Combine:
         self._cut = _Cut(len(send), staging.nbytes // send.itemsize)
         self.rounds = self._cut.rounds
 
-    def fill(self, turn: int) -> None:
-        cut = self._cut(turn)
-        nbytes = (cut.stop - cut.start) * self._send.itemsize
-        self._staging.bytes(self._staging.rank, turn, 0, nbytes)[:] = self._send[cut].view(np.uint8)
+    def fill(self, turn: int) -> int:
+        given = self._send[self._cut(turn)].view(np.uint8)
+        self._staging.bytes(self._staging.rank, turn, 0, len(given))[:] = given
+        return len(given)
 
     def drain(self, turn: int) -> None:
         if self._receive is None:
@@ -235,12 +244,16 @@ class Share:
         self._cut = _Cut(len(send), _even(staging.nbytes // send.itemsize))
         self.rounds = self._cut.rounds + 1
 
-    def fill(self, turn: int) -> None:
+    def fill(self, turn: int) -> int:
         if turn == self._cut.rounds:
-            return
+            return 0
+        nbytes = 0
         for rank, (cut, inside) in enumerate(self._parts(turn)):
             if rank != self._staging.rank:  # its own part it takes from `send`
-                np.copyto(self._slot(self._staging.rank, turn, inside), self._send[cut])
+                given = self._send[cut]
+                np.copyto(self._slot(self._staging.rank, turn, inside), given)
+                nbytes += given.nbytes
+        return nbytes
 
     def drain(self, turn: int) -> None:
         if turn < self._cut.rounds:
@@ -279,11 +292,14 @@ class ReduceScatter:
         self._cut = _Cut(len(receive), self._piece)
         self.rounds = self._cut.rounds
 
-    def fill(self, turn: int) -> None:
-        own = self._staging.rank
+    def fill(self, turn: int) -> int:
+        own, nbytes = self._staging.rank, 0
         for rank in range(self._staging.size):
             if rank != own:
-                np.copyto(self._slot(own, turn, rank), self._given(turn, rank))
+                given = self._given(turn, rank)
+                np.copyto(self._slot(own, turn, rank), given)
+                nbytes += given.nbytes
+        return nbytes
 
     def drain(self, turn: int) -> None:
         own = self._staging.rank

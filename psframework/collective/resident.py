@@ -124,8 +124,9 @@ class InPlace:
     def __init__(self, rank: int, mirrors: Sequence[Flat], op: ReduceOp) -> None:
         self._rank, self._mirrors, self._op = rank, mirrors, op
 
-    def fill(self, turn: int) -> None:
+    def fill(self, turn: int) -> int:
         """Nothing: the data are where all can read them."""
+        return 0
 
     def drain(self, turn: int) -> None:
         """Combines this rank's part, and writes it into all arrays."""

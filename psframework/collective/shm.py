@@ -19,6 +19,7 @@ from psframework.collective import cores
 from psframework.collective.board import LINE_BYTES, Board
 from psframework.collective.descriptor import Descriptor, Operation, check_agreement
 from psframework.collective.exchange import SMALL, TURNS, Exchange, Staging, plan, reduction
+from psframework.collective.reach import Reach
 from psframework.collective.resident import InPlace, Place, Residents, Share
 from psframework.collective.work import Flat, Work
 from psframework.errors import ArgumentError, CollectiveMismatch, DeadlineExceeded, PeerLost
@@ -29,9 +30,18 @@ from psframework.wire.shm import Segment
 SLOT_BYTES: Final = 256 << 10
 """A slot, and so a chunk of a large array: what two ranks work on stays in their caches."""
 
-SPIN_SECONDS: Final = 20e-6
-YIELD_SECONDS: Final = 200e-6
+FAR_BYTES: Final = 32 << 20
+"""The slots of all ranks that are used where caches shall not hold them: as much as a large cache."""
+
 SLICE_SECONDS: Final = 0.05
+"""How long a rank sleeps before it looks whether somebody gave up."""
+
+# Before it sleeps, it looks for a moment; then it looks again whenever all others on its core have had it. If
+# that takes long, they are many, and who sleeps is woken sooner.
+_SPIN_SECONDS: Final = 20e-6
+_YIELD_SECONDS: Final = 100e-6
+_BUSY_SECONDS: Final = 50e-6
+
 _TEXT: Final = 600  # of an error's text in a note, which holds its class and attributes too
 _SOME: Final = 6
 
@@ -46,19 +56,26 @@ class Layout:
     Args:
         size: number of ranks.
         slot_bytes: length of a staging slot.
+        far_bytes: of the slots, of all ranks together, beyond the first `TURNS` of each.
     """
 
     size: int
     slot_bytes: int = SLOT_BYTES
+    far_bytes: int = FAR_BYTES
+
+    @property
+    def slots(self) -> int:
+        """How many each rank has."""
+        return TURNS + max(TURNS, self.far_bytes // (self.size * self.slot_bytes))
 
     @property
     def nbytes(self) -> int:
         """Of the segment."""
         return self.slot(self.size, 0)
 
-    def slot(self, rank: int, turn: int) -> int:
+    def slot(self, rank: int, number: int) -> int:
         """Offset of a slot."""
-        return self.size * LINE_BYTES + (rank * TURNS + turn) * self.slot_bytes
+        return self.size * LINE_BYTES + (rank * self.slots + number) * self.slot_bytes
 
 
 def segment_bytes(size: int) -> int:
@@ -100,10 +117,14 @@ class SharedMemory:
         self._segment = segment
         self._board = Board(segment, rank, size)
         self._slots = [
-            [segment.array(layout.slot(each, turn), (layout.slot_bytes,), "uint8") for turn in range(TURNS)]
+            [
+                segment.array(layout.slot(each, slot), (layout.slot_bytes,), "uint8")
+                for slot in range(layout.slots)
+            ]
             for each in range(size)
         ]
         self._residents = None if share is None else Residents(rank, size, share)
+        self._reach = Reach()
         self._spins = size <= cores
         self._step = 1  # the segment's zeros say that all have arrived at step 0
         self._error: BaseException | None = None
@@ -156,28 +177,31 @@ class SharedMemory:
             raise error
         place, first, data = self._place(work), self._step, work.descriptor.encode()
         key = 0 if place is None else place.key
-        self._board.announce(first, data, key)
+        self._board.announce(first, data, key, self._reach.far)
+        far = [self._reach.far] * self._size  # the others' is not known yet
         # A rank that takes dtype and shape from the root learns them at the first barrier.
         known = work.receive is not None or not work.descriptor.open
-        exchange = self._plan(work) if known and place is None else None
+        exchange = self._plan(work, first, far) if known and place is None else None
         if exchange is not None:
-            exchange.fill(0)
+            self._fill(exchange, 0)
         yield from self._meet()
         self._check(work, first, data)
+        far[:] = [self._board.far(first, rank) for rank in range(self._size)]
         keys = {self._board.key(first, rank) for rank in range(self._size)}
         if place is not None and keys == {key}:
             exchange = InPlace(self._rank, place.mirrors, reduction(work))
         elif keys != {0}:  # resident on some ranks only, or elsewhere: all begin again
-            exchange = self._plan(work)
-            exchange.fill(0)
+            exchange = self._plan(work, self._step, far)
+            self._fill(exchange, 0)
             yield from self._meet()
         elif exchange is None:
-            exchange = self._plan(work, first)
+            exchange = self._plan(work, first, far)
         exchange.drain(0)
         for turn in range(1, exchange.rounds):
-            exchange.fill(turn)
+            self._fill(exchange, turn)
             yield from self._meet()
             exchange.drain(turn)
+        self._reach.settle()
         self._board.complete(work.descriptor.sequence)
 
     def _place(self, work: Work) -> Place | None:
@@ -187,8 +211,13 @@ class SharedMemory:
             return None
         return self._residents.find(array) if work.descriptor.operation is Operation.ALL_REDUCE else None
 
-    def _plan(self, work: Work, step: int | None = None) -> Exchange:
-        return plan(work, Staging(self._rank, self._size, self._slots, self._step if step is None else step))
+    def _plan(self, work: Work, step: int, far: list[bool]) -> Exchange:
+        return plan(work, Staging(self._rank, self._size, self._slots, step, far))
+
+    def _fill(self, exchange: Exchange, turn: int) -> None:
+        start = time.perf_counter()
+        nbytes = exchange.fill(turn)
+        self._reach.note(nbytes, time.perf_counter() - start)
 
     def _meet(self) -> Running:
         self._board.arrive(self._step)
@@ -241,21 +270,25 @@ class SharedMemory:
         work.done(work, error)
 
     def _soon(self) -> bool:
-        """Whether all have arrived; looks for some microseconds."""
+        """Whether all have arrived; looks for some microseconds, longer where nobody wants the core."""
         board, step = self._board, self._step
         if board.arrived(step):
             return True
-        end = time.perf_counter() + SPIN_SECONDS
-        while self._spins and time.perf_counter() < end:
-            if board.arrived(step):
-                return True
+        now = time.perf_counter()
         if self._spins:
+            end = now + _SPIN_SECONDS
+            while time.perf_counter() < end:
+                if board.arrived(step):
+                    return True
             self._part()
-        end += YIELD_SECONDS
-        while time.perf_counter() < end:
+        end = now + _YIELD_SECONDS
+        while now < end:
             os.sched_yield()
             if board.arrived(step):
                 return True
+            before, now = now, time.perf_counter()
+            if now - before > _BUSY_SECONDS:
+                return False
         return False
 
     def _part(self) -> None:

@@ -32,11 +32,12 @@ def test_all_have_arrived_when_the_last_has(boards: list[Board], step: int):
 
 
 def test_a_rank_that_is_a_step_ahead_overwrites_nothing(boards: list[Board]):
-    boards[0].announce(4, b"first", 11)
-    boards[0].announce(5, b"second", 12)
+    boards[0].announce(4, b"first", 11, False)
+    boards[0].announce(5, b"second", 12, True)
     assert boards[1].announced(4, 0).startswith(b"first")
     assert boards[1].announced(5, 0).startswith(b"second")
     assert (boards[1].key(4, 0), boards[1].key(5, 0)) == (11, 12)
+    assert (boards[1].far(4, 0), boards[1].far(5, 0)) == (False, True)
     assert not boards[1].announced(4, 2).strip(b"\0")
 
 

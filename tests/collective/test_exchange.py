@@ -50,11 +50,12 @@ def works(operation: Operation, size: int, n: int, dtype: str, op: ReduceOp) -> 
     return made
 
 
-def run(made: list[Work], slot_bytes: int, step: int) -> int:
+def run(made: list[Work], slot_bytes: int, step: int, far: int = 0) -> int:
     """Runs all ranks, the last of them first, as a race would have it at worst."""
     size = len(made)
-    slots = [[np.full(slot_bytes, 0xEE, np.uint8) for _ in range(TURNS)] for _ in range(size)]
-    plans = [plan(work, Staging(rank, size, slots, step)) for rank, work in enumerate(made)]
+    slots = [[np.full(slot_bytes, 0xEE, np.uint8) for _ in range(TURNS + 4)] for _ in range(size)]
+    modes = [rank < far for rank in range(size)]
+    plans = [plan(work, Staging(rank, size, slots, step, modes)) for rank, work in enumerate(made)]
     assert len({each.rounds for each in plans}) == 1
     for turn in range(plans[0].rounds):
         for each in reversed(plans):
@@ -71,7 +72,7 @@ def test_each_operation_gives_what_the_reference_gives(operation: Operation, siz
         made = works(operation, size, n, dtype, ReduceOp.AVG)
         sends = {rank: None if work.send is None else work.send.copy() for rank, work in enumerate(made)}
         expected = reference(made[0].descriptor, sends, size)
-        run(made, slot_bytes, step)
+        run(made, slot_bytes, step, step % (size + 1))
         for rank, work in enumerate(made):
             if expected[rank] is None:
                 assert work.receive is None

@@ -1,5 +1,7 @@
 """Collectives over shared memory, between real processes."""
 
+import os
+import signal
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,10 +10,13 @@ from shm_crew import Crew, every
 
 from psframework import backend
 from psframework.collective.algorithms import reference
-from psframework.collective.descriptor import Descriptor, Operation
+from psframework.collective.descriptor import ANY, Descriptor, Operation
 from psframework.collective.ops import ReduceOp
 from psframework.errors import CollectiveMismatch, DeadlineExceeded, PeerLost
 
+REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
+ROOTED = (Operation.BROADCAST, Operation.REDUCE, Operation.GATHER, Operation.SCATTER)
+REST = (Operation.BARRIER, Operation.SEND, Operation.RECV, Operation.REFUSE)
 LENGTHS = [0, 1, 5, 20_000, 300_001]
 
 
@@ -46,6 +51,86 @@ def test_all_reduce_is_bitwise_what_is_combined_in_rank_order(crew: Crew, size: 
         for receive, _, error in got:
             assert error is None
             assert receive.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("operation", [each for each in Operation if each not in REST])
+@pytest.mark.parametrize("size", [2, 3])
+def test_each_operation_large_and_small(crew: Crew, operation: Operation, size: int):
+    """All cases are in test_exchange; here they cross processes, one after the other, in one group."""
+    ranks = crew.enter(size)
+    root = 1 if operation in ROOTED else ANY
+    op = ReduceOp.AVG if operation in REDUCING else None
+    for number, length in enumerate((6, 300_000, 6 * 1024, 0), 1):
+        sends = arrays(size, length, "float32")
+        told = Descriptor(number, operation, "float32", (length,), op, root)
+        expected = reference(told, dict(enumerate(sends)), size)
+        for rank, member in enumerate(ranks):
+            gives = operation not in (Operation.BROADCAST, Operation.SCATTER) or rank == root
+            wanted = expected[rank]
+            in_place = operation in (Operation.ALL_REDUCE, Operation.REDUCE) and wanted is not None
+            receive = "same" if in_place else None if wanted is None else len(wanted)
+            # Whoever takes the root's word has no array yet.
+            opened = operation in (Operation.BROADCAST, Operation.SCATTER) and rank != root
+            member.tell(
+                "run", operation, sends[rank] if gives else None, None if opened else receive, op, root,
+                opened=opened,
+            )  # fmt: skip
+        for rank, member in enumerate(ranks):
+            receive, send, error = member.answer()
+            assert error is None
+            wanted = expected[rank]
+            assert (receive is None) == (wanted is None)
+            assert wanted is None or receive.tobytes() == wanted.tobytes()
+            assert send is None or receive is send or send.tobytes() == sends[rank].tobytes()
+
+
+def test_a_refusal_is_heard_by_all_and_the_group_lives_on(crew: Crew):
+    ranks = crew.enter(3)
+    for rank, member in enumerate(ranks):
+        if rank == 1:
+            member.tell("run", Operation.REFUSE, None, None, note="no gradient for weight")
+        else:
+            member.tell("run", Operation.ALL_REDUCE, np.ones(3), "same", ReduceOp.SUM)
+    for member in ranks:
+        _, _, error = member.answer()
+        assert isinstance(error, CollectiveMismatch)
+        assert "rank 1 (trainer-1): no gradient for weight" in str(error)
+    assert every(ranks, "run", [Operation.BARRIER] * 3, [None] * 3, [None] * 3) == [(None, None, None)] * 3
+
+
+def test_ranks_that_use_many_slots_and_ranks_that_use_few(crew: Crew):
+    """Each rank times its copies and chooses for itself, maybe in the middle of what others do."""
+    ranks = crew.enter(3)
+    for number in range(1, 9):
+        every(ranks, "choose", [bool(number >> rank & 1) for rank in range(3)])
+        sends = arrays(3, 1_000_003, "float32")
+        told = Descriptor(number, Operation.ALL_REDUCE, "float32", (1_000_003,), ReduceOp.SUM)
+        expected = reference(told, dict(enumerate(sends)), 3)[0].tobytes()
+        got = every(ranks, "run", [Operation.ALL_REDUCE] * 3, sends, ["same"] * 3, [ReduceOp.SUM] * 3)
+        assert [(receive.tobytes() == expected, error) for receive, _, error in got] == [(True, None)] * 3
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_dies_or_stops_in_the_middle_keeps_nobody(sign: int):
+    crew = Crew(3)
+    try:
+        ranks = crew.enter(3)
+        for member in ranks:
+            member.tell("begin", Operation.ALL_REDUCE, np.ones(16 << 20, np.float32), "same", ReduceOp.SUM)
+        for member in ranks:
+            member.answer()
+        os.kill(ranks[1].process.pid, sign)
+        ranks[0].tell("abort", PeerLost("rank 1 is gone", peer="trainer-1"))  # membership says so
+        ranks[0].answer()
+        for member in (ranks[0], ranks[2]):
+            member.tell("result")
+            _, _, error = member.answer()
+            assert error is None or str(error) == "rank 1 is gone"  # some may have ended just before
+            member.tell("run", Operation.BARRIER, None, None)
+            assert str(member.answer()[2]) == "rank 1 is gone"
+    finally:
+        ranks[1].process.kill()
+        crew.end()
 
 
 def test_a_barrier_waits_for_the_last(crew: Crew):

@@ -43,7 +43,7 @@ class Rank:
         if isinstance(receive, str):
             receive = send
         elif receive is not None:
-            receive = np.zeros(receive, send.dtype if send is not None else self.dtype)
+            receive = np.zeros(receive, send.dtype)
         known = send if send is not None else receive
         dtype = "" if known is None or opened else backend.dtype_name(known.dtype)
         shape = () if known is None or opened else (len(known),)
@@ -90,6 +90,10 @@ class Rank:
         self.running = self.residents[number] = None
         gc.collect()
         return len(self.transport._residents._live)
+
+    def choose(self, far: bool) -> None:
+        """Makes the transport use its many slots, or its few, as if it had timed its copies."""
+        self.transport._reach.far, self.transport._reach._left = far, 1000
 
     def waits(self, seconds: float) -> bool:
         """Whether the operation is still running after so long."""
