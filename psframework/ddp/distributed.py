@@ -125,7 +125,7 @@ class DistributedDataParallel:
         arenas = {}
         for kind, (length, like) in self._reducer.arenas().items():
             if backend.device_of(like) == backend.CPU:
-                arenas[kind] = await _room(self.group, length, like.dtype)
+                arenas[kind] = await self.group.empty(length, like.dtype)
             else:
                 arenas[kind] = backend.xp(like).zeros(length, like.dtype)
         return arenas
@@ -324,11 +324,6 @@ class DistributedDataParallel:
         averages = await average_sparse([table.grad for table in tables], tables, self.group, scale)
         for table, average in zip(tables, averages):
             table.grad = average
-
-
-async def _room(group: Any, length: int, dtype: Any) -> Any:
-    empty = getattr(group, "empty", None)
-    return np.empty(length, dtype) if empty is None else await empty(length, dtype)
 
 
 def _claimed(flight: Flight, run: Callable[..., None], *args: Any) -> None:
