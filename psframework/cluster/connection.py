@@ -129,10 +129,12 @@ class Connection:
             return ""
         self._closed = True
         late = ""
+        groups = asyncio.ensure_future(self.groups.close())  # first: the other ranks shall not wait
+        await asyncio.sleep(0)
         try:
             if timeout is not None:
                 end = Deadline.after(timeout)
-                await self.groups.close()  # first: the other ranks shall not wait
+                await groups
                 late = await self._finish(end) if wait else ""
                 async with asyncio.timeout(max(end.remaining(), _GOODBYE_SECONDS)):
                     await self._close_handles()
@@ -141,6 +143,7 @@ class Connection:
         finally:
             await self._remote.close()
             await self.agent.close()
+            await asyncio.gather(groups, return_exceptions=True)
             try:
                 await self.membership.leave(_GOODBYE_SECONDS if timeout is not None else 0.1)
             finally:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from psframework.collective.carrier import Carrier
 from psframework.collective.group import ProcessGroup
-from psframework.errors import ContextClosed, PeerLost, PermissionDenied, WireError
+from psframework.errors import PeerLost, PermissionDenied, ResourceExhausted, WireError
 from psframework.membership.signal import Signal
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
@@ -81,7 +81,7 @@ class Seat:
         self._agent, self._directory, self._tell = agent, directory, tell
         self._ranks = {member.incarnation: rank for rank, member in enumerate(members)}
         self._peers: dict[int, tuple[Peer, Callable[[], None]]] = {}
-        self._segments: dict[int, Segment] = {}
+        self._segments: dict[int, Segment | None] = {}
         self._changed = Signal()
 
     def __str__(self) -> str:
@@ -159,9 +159,8 @@ class Seat:
         if self._peers.get(rank, (None,))[0] is not peer:
             return
         del self._peers[rank]
-        if self._agent.closed:  # it is not the other one that is gone
-            self.abort(ContextClosed("this process has left the cluster, and with it its groups"))
-            return
+        if self._agent.closed:
+            return  # it is not the other one that is gone
         member = self.members[rank]
         if self._agent.peer_for(member.name, member.incarnation) is None:  # else they have another one
             assert peer.lost is not None
@@ -218,7 +217,8 @@ class Seat:
             take_back()
         self._peers.clear()
         for segment in self._segments.values():
-            segment.close()
+            if segment is not None:
+                segment.close()
         self._segments.clear()
 
     # Memory that ranks of a host share
@@ -231,7 +231,11 @@ class Seat:
         self._changed.notify()
 
     async def segment(self, number: int, deadline: Deadline) -> Segment:
-        """A segment of this host, once it is here; it belongs to whoever asked."""
+        """A segment of this host, once it is here; it belongs to whoever asked.
+
+        Raises:
+            ResourceExhausted: there was no memory for it.
+        """
 
         def here() -> bool:
             if self.error is not None:
@@ -239,9 +243,12 @@ class Seat:
             return number in self._segments
 
         await self._changed.until(here, deadline, f"segment {number} of {self}")
-        return self._segments.pop(number)
+        segment = self._segments.pop(number)
+        if segment is None:
+            raise ResourceExhausted(f"{self.id.name!r}: the ranks of this machine share no more memory")
+        return segment
 
-    def own(self, number: int, segment: Segment) -> None:
-        """This rank leads its host, and made a segment for it."""
+    def own(self, number: int, segment: Segment | None) -> None:
+        """This rank leads its host, and made a segment for it; or whoever leads it could not (None)."""
         self._segments[number] = segment
         self._changed.notify()

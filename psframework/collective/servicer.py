@@ -58,7 +58,10 @@ class CollectiveService:
         if seat.rank not in local or local != sorted(set(local)) or local[-1] >= len(seat.members):
             raise WireError(f"ranks {local} of a host can't be right for {seat.who(seat.rank)}")
         seat.check(local[0], caller)
-        seat.receive(request.number, call.segments(request.segment))
+        if request.segment:
+            seat.receive(request.number, call.segments(request.segment))
+        else:
+            seat.own(request.number, None)
         return pb.SetupReply()
 
     async def deliver(self, request: pb.DeliverRequest, call: Call) -> pb.DeliverReply:

@@ -91,6 +91,16 @@ async def share(
     return local
 
 
+async def withhold(seat: Seat, number: int, ranks: Sequence[int], deadline: Deadline) -> None:
+    """There is no memory for segment `number`: all ranks of this host, which wait for it, hear that."""
+    seat.own(number, None)
+    request = pb.SetupRequest(group=seat.id, local=ranks, number=number)
+    for rank in ranks:
+        if rank != seat.rank:
+            peer = await seat.reach(rank, deadline)
+            await peer.call(SETUP, request, pb.SetupReply, deadline=deadline)
+
+
 async def _mate(seat: Seat, rank: int, deadline: Deadline) -> tuple[int, Peer | None]:
     """The session with a rank that is said to be on this host; None if no descriptor gets there."""
     try:

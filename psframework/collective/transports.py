@@ -14,11 +14,11 @@ from psframework.collective.hierarchical import Hierarchical
 from psframework.collective.network import Network
 from psframework.collective.resident import Share
 from psframework.collective.seat import Seat
-from psframework.collective.setup import cores, share
+from psframework.collective.setup import cores, share, withhold
 from psframework.collective.shm import SharedMemory
 from psframework.collective.tuning import Table
 from psframework.collective.work import Transport
-from psframework.errors import PeerLost, ResourceExhausted
+from psframework.errors import PeerLost
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
 from psframework.wire.shm import Segment
@@ -74,7 +74,7 @@ def _sharing(seat: Seat, ranks: Sequence[int]) -> Share:
     async def more(nbytes: int) -> Segment:
         number, deadline = next(numbers), Deadline.after(SHARE_SECONDS)
         if seat.rank == ranks[0] and len(await share(seat, number, ranks, deadline, nbytes)) < len(ranks):
-            raise ResourceExhausted(f"group {seat.id.name!r}: no shared memory for {nbytes} bytes")
+            await withhold(seat, number, ranks, deadline)
         return await seat.segment(number, deadline)
 
     return more

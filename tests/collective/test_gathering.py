@@ -1,0 +1,229 @@
+"""One attempt to get into a group, from the first key to the start, and every way in which it can end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from group_clusters import Clusters, clusters, until
+
+import psframework as psf
+from psframework.collective import setup, transports
+from psframework.collective.seat import Seat
+from psframework.errors import ConfigurationError, PeerLost, RendezvousTimeout, ResourceExhausted
+from psframework.proto.v1 import collective_pb2 as pb
+from psframework.rpc.deadline import Deadline
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Clusters]:
+    async with clusters() as world:
+        yield world
+
+
+def asked(members: list[psf.Cluster], size: int, name: str = "g") -> list[asyncio.Future[psf.ProcessGroup]]:
+    return [asyncio.ensure_future(each.process_group(name, size)) for each in members]
+
+
+async def candidates(world: Clusters, count: int) -> None:
+    await until(lambda: sum(not key.endswith("/record") for key in world.stored()) == count)
+
+
+async def nothing_is_left(world: Clusters) -> None:
+    """Only the record, and no seats."""
+    await until(lambda: all(key.endswith("/record") for key in world.stored()))
+    for each in world.members.values():
+        assert each.groups._gathering == {}
+        assert each.groups._seats == {}
+
+
+async def test_they_wait_for_the_last(world: Clusters) -> None:
+    members = await world.join("a", "b", "c")
+    first = asked(members[:2], 3)
+    await candidates(world, 2)
+    await asyncio.sleep(0.05)
+    assert not any(each.done() for each in first)
+    groups = await asyncio.gather(*first, *asked(members[2:], 3))
+    assert [each.members for each in groups] == [("a", "b", "c")] * 3
+    await until(lambda: world.stored() == ["group/default/g/record"])
+
+
+async def test_who_gives_up_is_not_counted(world: Clusters) -> None:
+    members = await world.join("a", "b", "c")
+    first, second = asked(members[:2], 3)
+    await candidates(world, 2)
+    first.cancel()
+    await candidates(world, 1)
+    (third,) = asked(members[2:], 3)
+    (again,) = asked(members[:1], 3)
+    groups = await asyncio.gather(again, second, third)
+    assert [each.generation for each in groups] == [1, 1, 1]
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_a_member_that_dies_before_the_seal_is_not_counted(world: Clusters) -> None:
+    a, b, c = await world.join("a", "b", "c")
+    first, _dies = asked([a, b], 3)
+    await candidates(world, 2)
+    await b.shutdown(graceful=False)
+    await until(lambda: c.membership.find("b") is None)
+    (third,) = asked([c], 3)
+    (d,) = await world.join("d")
+    (fourth,) = asked([d], 3)
+    groups = await asyncio.gather(first, third, fourth)
+    assert [each.members for each in groups] == [("a", "c", "d")] * 3
+    await until(lambda: world.stored() == ["group/default/g/record"])  # b's candidate too
+
+
+async def test_the_deadline_is_that_of_each(world: Clusters) -> None:
+    (patient,) = await world.join("patient")
+    (hasty,) = await world.join("hasty", timeout=0.5)
+    waits, gives_up = asked([patient, hasty], 3)
+    with pytest.raises(
+        RendezvousTimeout, match=r"2 of 3 members came within 0\.5\d* s: hasty, patient; 1 did not"
+    ):
+        await gives_up
+    assert not waits.done()
+    waits.cancel()
+    await nothing_is_left(world)
+
+
+async def failing(seat: Seat, *_: object, **__: object) -> Any:
+    if seat.rank == 1:
+        raise ResourceExhausted("no memory on rank 1")
+    return await PREPARE(seat, pb.GroupSpec(), Deadline.after(10))
+
+
+PREPARE = setup.prepare
+
+
+async def test_what_fails_on_one_fails_on_all(world: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = await world.join("a", "b", "c")
+    monkeypatch.setattr(setup, "prepare", failing)
+    for each in asked(members, 3):
+        with pytest.raises(ResourceExhausted, match="no memory on rank 1"):
+            await asyncio.wait_for(each, 5)
+    await nothing_is_left(world)
+    monkeypatch.setattr(setup, "prepare", PREPARE)
+    groups = await asyncio.gather(*asked(members, 3))
+    assert {each.generation for each in groups} == {2}
+
+
+BUILD = transports.build
+
+
+async def test_what_fails_after_the_start_too(world: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank can't make its transport; the others have one, and hear that it is of no use."""
+
+    async def build(seat: Seat, start: pb.Start, *more: Any) -> Any:
+        if seat.rank == 1:
+            raise ResourceExhausted("no transport on rank 1")
+        return await BUILD(seat, start, *more)
+
+    members = await world.join("a", "b", "c")
+    monkeypatch.setattr(transports, "build", build)
+    first, second, third = asked(members, 3)
+    with pytest.raises(ResourceExhausted, match="no transport on rank 1"):
+        await second
+    for each in (first, third):
+        with pytest.raises(ResourceExhausted, match="no transport on rank 1"):
+            await asyncio.wait_for((await each).barrier(), 5)
+
+
+async def test_what_rank_0_finds_impossible_is_an_error_on_all(world: Clusters) -> None:
+    members = await world.join("a", "b")
+    for each in [asyncio.ensure_future(one.process_group("g", 2, algorithm="central")) for one in members]:
+        with pytest.raises(ConfigurationError, match="needs an allreduce service"):
+            await each
+    await nothing_is_left(world)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_a_member_that_dies_in_the_set_up_ends_it(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch, victim: int
+) -> None:
+    members = await world.join("a", "b", "c")
+    begun: set[int] = set()
+
+    async def never(seat: Seat, *_: object) -> Any:
+        begun.add(seat.rank)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(setup, "prepare", never)
+    making = asked(members, 3)
+    await until(lambda: len(begun) == 3)
+    dead = members[victim]
+    for each in members:
+        if each is not dead:
+            each.groups.lost(SimpleNamespace(incarnation=dead.membership.member.incarnation), "lease")
+    for rank, making_one in enumerate(making):
+        if rank != victim:
+            with pytest.raises(
+                PeerLost, match=rf"rank {victim} \({dead.name}\) of group 'g' is gone"
+            ) as lost:
+                await asyncio.wait_for(making_one, 5)
+            assert lost.value.rank == victim
+
+
+async def test_one_that_is_cancelled_in_the_set_up_ends_it(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await world.join("a", "b")
+    begun: set[int] = set()
+
+    async def never(seat: Seat, *_: object) -> Any:
+        begun.add(seat.rank)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(setup, "prepare", never)
+    first, second = asked([a, b], 2)
+    await until(lambda: len(begun) == 2)
+    second.cancel()
+    with pytest.raises(PeerLost, match="b gave the set-up of group 'g' up"):
+        await asyncio.wait_for(first, 5)
+    await nothing_is_left(world)
+
+
+async def test_survivors_make_a_group_of_their_own(world: Clusters) -> None:
+    members = await world.join("a", "b", "c", "d")
+    groups = await world.group("g", members)
+    for _ in range(3):
+        await asyncio.gather(*(each.barrier() for each in groups))
+    waits = [asyncio.ensure_future(each.barrier()) for each in groups[:3]]
+    await members[3].shutdown(graceful=False)
+    for each in waits:
+        with pytest.raises(PeerLost, match=r"rank 3 \(d\)"):
+            await each
+    new = await asyncio.gather(*(each.shrink() for each in groups[:3]))
+    assert [each.members for each in new] == [("a", "b", "c")] * 3
+    assert [(each.rank, each.last_completed, each.generation) for each in new] == [
+        (0, 3, 2),
+        (1, 3, 2),
+        (2, 3, 2),
+    ]
+    await asyncio.gather(*(each.barrier() for each in new))
+    assert [each.last_completed for each in new] == [4, 4, 4]
+    assert all(each.closed for each in groups[:3])
+
+
+async def test_those_that_closed_the_group_are_not_waited_for(world: Clusters) -> None:
+    members = await world.join("a", "b", "c")
+    groups = await world.group("g", members)
+    await groups[1].close()
+    await until(lambda: members[0].groups._seat(groups[0]).departed == {1})
+    new = await asyncio.gather(groups[0].shrink(), groups[2].shrink())
+    assert [each.members for each in new] == [("a", "c")] * 2
+    last = await asyncio.gather(*(each.barrier() for each in new))
+    assert last == [None, None]
+
+
+async def test_of_a_group_of_one_survivor(world: Clusters) -> None:
+    a, b = await world.join("a", "b")
+    mine, theirs = await world.group("g", [a, b])
+    await theirs.close()
+    await until(lambda: a.groups._seat(mine).departed)
+    async with await mine.shrink() as alone:
+        assert (alone.size, alone.transport) == (1, "alone")
+        await alone.barrier()
