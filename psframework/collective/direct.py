@@ -14,7 +14,7 @@ import numpy as np
 
 from psframework.collective import plan
 from psframework.collective.descriptor import Operation
-from psframework.collective.letters import FIRST_STEP, Letters
+from psframework.collective.letters import FIRST_STEP, Letters, Spawn
 from psframework.collective.ops import ReduceOp
 from psframework.collective.work import Flat, Work
 
@@ -33,14 +33,14 @@ class Direct:
         letters: of the operation; descriptors are exchanged, and the same.
         work: what to do.
         combine: combines arrays.
-        tasks: where what is done at once runs; the operation has ended when they have.
+        spawn: makes a task of each thing done at once; the operation has ended when they have.
     """
 
-    def __init__(self, letters: Letters, work: Work, combine: Combine, tasks: asyncio.TaskGroup) -> None:
-        self._letters, self._work, self._combine, self._tasks = letters, work, combine, tasks
+    def __init__(self, letters: Letters, work: Work, combine: Combine, spawn: Spawn) -> None:
+        self._letters, self._work, self._combine, self._spawn = letters, work, combine, spawn
         self._sent: dict[tuple[int, int], asyncio.Task[None]] = {}
 
-    async def run(self, given: Mapping[int, Flat], *, whole: bool) -> None:
+    async def run(self, given: Mapping[int, Flat], *, whole: bool = False) -> None:
         """Does it.
 
         Args:
@@ -49,14 +49,14 @@ class Direct:
         """
         letters, work = self._letters, self._work
         for rank, array in given.items():
-            self._tasks.create_task(self._give(rank, array))
+            self._spawn(self._give(rank, array))
         takes = {} if whole else plan.takes(work, letters.rank, letters.size)
         mine = takes.pop(letters.rank, None)
         if mine is not None:
             np.copyto(mine, plan.own(work, letters.rank, letters.size))
         shares = work.descriptor.operation is Operation.ALL_REDUCE and not whole
         for source, target in takes.items():
-            self._tasks.create_task(self._take_from(source, target, shares))
+            self._spawn(self._take_from(source, target, shares))
         total = plan.adds(work, letters.rank, letters.size, whole=whole)
         if total is not None:
             await self._add(total, shares)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,9 @@ from psframework.wire.spec import as_bytes
 FIRST_STEP: Final = 64
 """Number of a chunk that may go with the descriptor instead; further ones count on."""
 
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Makes a task."""
+
 
 class Letters:
     """Sends and takes the letters of one operation.
@@ -28,12 +31,12 @@ class Letters:
         post: what carries them.
         channel: the transport's; see `Key`.
         work: the operation.
-        tasks: where sends run.
+        spawn: makes a task of each send.
     """
 
-    def __init__(self, post: Post, channel: str, work: Work, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, post: Post, channel: str, work: Work, spawn: Spawn) -> None:
         self.rank, self.size, self.deadline = post.rank, post.size, work.deadline
-        self._post, self._channel, self._tasks = post, channel, tasks
+        self._post, self._channel, self._spawn = post, channel, spawn
         self._descriptor = work.descriptor
         self._early: dict[int, Letter] = {}  # the chunks that came with descriptors
         self._rode: dict[int, asyncio.Task[None]] = {}
@@ -132,7 +135,7 @@ class Letters:
         return await self._post.receive(source, key, self.deadline)
 
     def _send(self, to: int, step: int, header: bytes, data: Sequence[Buffer]) -> asyncio.Task[None]:
-        return self._tasks.create_task(self._sending(to, step, header, data))
+        return self._spawn(self._sending(to, step, header, data))
 
     async def _sending(self, to: int, step: int, header: bytes, data: Sequence[Buffer]) -> None:
         key = Key(self._channel, self._descriptor.sequence, step)

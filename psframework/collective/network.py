@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 from psframework.collective.algorithms import combine
-from psframework.collective.descriptor import Operation, check_agreement
+from psframework.collective.descriptor import Descriptor, Operation, check_agreement
 from psframework.collective.direct import Direct
 from psframework.collective.letters import Letters
 from psframework.collective.ops import ReduceOp
@@ -37,9 +38,10 @@ class Network:
 
     def __init__(self, post: Post, table: Table, channel: str = "", group: str = "") -> None:
         self._post, self._table, self._channel, self._group = post, table, channel, group
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._home = asyncio.get_running_loop(), threading.get_ident()
         self._thread = ThreadPoolExecutor(1, f"psf-reduce-{group}")
         self._task: asyncio.Task[None] | None = None
+        self._behind: set[asyncio.Task[None]] = set()  # sends that their operation did not wait for
         self._error: BaseException | None = None
 
     @property
@@ -49,14 +51,18 @@ class Network:
 
     def start(self, work: Work) -> None:
         """As `Transport.start`."""
-        self._loop.call_soon_threadsafe(self._start, work)
+        if threading.get_ident() == self._home:
+            self._start(work)
+        else:
+            self._loop.call_soon_threadsafe(self._start, work)
 
     def abort(self, error: BaseException) -> None:
         """As `Transport.abort`."""
         self._loop.call_soon_threadsafe(self._abort, error)
 
     async def close(self) -> None:
-        """As `Transport.close`."""
+        """As `Transport.close`. What others still need of this rank is sent first."""
+        await asyncio.gather(*self._behind, return_exceptions=True)
         self._abort(PsfError(f"group {self._group!r} is closed"))
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -68,8 +74,9 @@ class Network:
 
     def _abort(self, error: BaseException) -> None:
         self._error = self._error or error
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, *self._behind):
+            if task is not None:
+                task.cancel()
 
     def _outcome(self, task: asyncio.Task[None]) -> BaseException | None:
         if task.cancelled():
@@ -82,33 +89,65 @@ class Network:
     async def _run(self, work: Work) -> None:
         if self._error is not None:
             raise self._error
+        algorithm = self._algorithm(work)
+        if algorithm is Algorithm.WHOLE or work.descriptor.operation is Operation.BARRIER:
+            await self._one_round(work)
+            return
         async with asyncio.TaskGroup() as tasks:
-            letters = Letters(self._post, self._channel, work, tasks)
-            mismatch = await self._operate(letters, work, tasks)
-        if mismatch is not None:
+            letters = Letters(self._post, self._channel, work, tasks.create_task)
+            mismatch = await self._operate(letters, work, tasks, rings=algorithm is Algorithm.RING)
+        if mismatch is not None:  # not raised inside: that would end sends, and others must learn of it too
             raise mismatch
         letters.check()
 
-    async def _operate(
-        self, letters: Letters, work: Work, tasks: asyncio.TaskGroup
-    ) -> CollectiveMismatch | None:
-        """A mismatch is returned, not raised: that would end sends, and others must learn of it too."""
-        algorithm = self._algorithm(work)
-        whole, rings = algorithm is Algorithm.WHOLE, algorithm is Algorithm.RING
-        given = {} if rings else gives(work, letters.rank, letters.size, whole=whole)
-        if whole and work.send is work.receive:  # which is written to while letters are on their way
+    async def _one_round(self, work: Work) -> None:
+        """Each sends all it has to all; it is over when theirs have come, whether or not its own have.
+
+        So it takes one way, and not there and back; what is sent is a copy, since the user's array changes.
+        """
+        letters = Letters(self._post, self._channel, work, self._send_behind)
+        given = gives(work, letters.rank, letters.size, whole=True)
+        if given:
             given = dict.fromkeys(given, next(iter(given.values())).copy())
-        found = await letters.agree(given)
+        mismatch = self._compare(work, await letters.agree(given))
+        if mismatch is not None:
+            raise mismatch
+        if given:
+            await Direct(letters, work, self._combine, self._send_behind).run(given, whole=True)
+
+    def _send_behind(self, send: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(send)
+        self._behind.add(task)
+        task.add_done_callback(self._sent_behind)
+        return task
+
+    def _sent_behind(self, task: asyncio.Task[None]) -> None:
+        self._behind.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._abort(error)
+
+    async def _operate(
+        self, letters: Letters, work: Work, tasks: asyncio.TaskGroup, *, rings: bool
+    ) -> CollectiveMismatch | None:
+        given = {} if rings else gives(work, letters.rank, letters.size)
+        mismatch = self._compare(work, await letters.agree(given))
+        if mismatch is not None:
+            return mismatch
+        if rings:
+            await Ring(letters, work, self._combine, tasks.create_task).run()
+        else:
+            await Direct(letters, work, self._combine, tasks.create_task).run(given)
+        return None
+
+    def _compare(self, work: Work, found: Mapping[int, Descriptor]) -> CollectiveMismatch | None:
+        """What differs; an open rank gets its array."""
         try:
             check_agreement(self._group, found, dict(enumerate(self._post.names)))
         except CollectiveMismatch as mismatch:
             return mismatch
         if work.receive is None and work.allocate is not None:
             work.receive = work.allocate(next(each for each in found.values() if not each.open))
-        if rings:
-            await Ring(letters, work, self._combine, tasks).run()
-        elif work.descriptor.operation is not Operation.BARRIER:
-            await Direct(letters, work, self._combine, tasks).run(given, whole=whole)
         return None
 
     def _algorithm(self, work: Work) -> Algorithm:

@@ -45,7 +45,7 @@ def gives(work: Work, rank: int, size: int, *, whole: bool = False) -> dict[int,
     """
     send, operation, root = work.send, work.descriptor.operation, work.descriptor.root
     others = [each for each in range(size) if each != rank]
-    if send is None:
+    if send is None or operation in (Operation.BARRIER, Operation.REFUSE):
         return {}
     if operation in (Operation.REDUCE, Operation.GATHER):
         return {} if rank == root else {root: send}

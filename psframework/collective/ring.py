@@ -18,7 +18,7 @@ from psframework.collective import plan
 from psframework.collective.algorithms import bounds
 from psframework.collective.descriptor import Operation
 from psframework.collective.direct import Combine
-from psframework.collective.letters import FIRST_STEP, Letters
+from psframework.collective.letters import FIRST_STEP, Letters, Spawn
 from psframework.collective.ops import ReduceOp
 from psframework.collective.work import Flat, Work
 
@@ -83,11 +83,11 @@ class Ring:
         letters: of the operation; descriptors are exchanged, and the same.
         work: what to do.
         combine: combines arrays.
-        tasks: where the small rings run; the operation has ended when they have.
+        spawn: makes a task of each small ring; the operation has ended when they have.
     """
 
-    def __init__(self, letters: Letters, work: Work, combine: Combine, tasks: asyncio.TaskGroup) -> None:
-        self._letters, self._work, self._combine, self._tasks = letters, work, combine, tasks
+    def __init__(self, letters: Letters, work: Work, combine: Combine, spawn: Spawn) -> None:
+        self._letters, self._work, self._combine, self._spawn = letters, work, combine, spawn
         self._rank, self._size = letters.rank, letters.size
         self._next, self._before = (self._rank + 1) % self._size, (self._rank - 1) % self._size
         self._turns = asyncio.Semaphore(LANES)
@@ -110,7 +110,7 @@ class Ring:
                 mine[cuts[self._rank]],
                 [part[cut] for part, cut in zip(results, cuts)],
             )
-            self._tasks.create_task(self._run(lane))
+            self._spawn(self._run(lane))
 
     async def _run(self, lane: Lane) -> None:
         async with self._turns:

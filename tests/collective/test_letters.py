@@ -50,7 +50,7 @@ async def test_a_chunk_of_another_length_is_refused() -> None:
     send = np.zeros(4, np.float32)
     work = prepare(describe(Operation.ALL_REDUCE, send), 0, 2, send, Deadline.after(5))
     async with asyncio.TaskGroup() as tasks:
-        letters = Letters(mail.posts[0], "", work, tasks)
+        letters = Letters(mail.posts[0], "", work, tasks.create_task)
         await mail.posts[1].send(0, Key("", 1, FIRST_STEP), b"", [b"12345678"], Deadline.after(5))
         with pytest.raises(WireError, match="sent 2 elements where 4 belong"):
             await letters.take(1, FIRST_STEP, send)
@@ -61,6 +61,6 @@ def test_each_rank_begins_with_the_next() -> None:
         mail = Mail(3)
         work = prepare(describe(Operation.BARRIER, None), 0, 3, None, Deadline.NEVER)
         async with asyncio.TaskGroup() as tasks:
-            return [Letters(post, "", work, tasks).others for post in mail.posts]
+            return [Letters(post, "", work, tasks.create_task).others for post in mail.posts]
 
     assert asyncio.run(others()) == [[1, 2], [2, 0], [0, 1]]
