@@ -1,9 +1,12 @@
 """What each rank puts into its staging slots and takes out of the others', chunk by chunk. No I/O.
 
 Every operation over shared memory is a number of *rounds*. In round k a rank fills its slot, waits until all
-have filled theirs, and drains: takes what it needs out of them. A rank writes only its own slots. Slots are
-used in turn, `TURNS` of them, so that one barrier a round is enough: the slot that is filled next was last
-read before the barrier before the last one.
+have filled theirs, and drains: takes what it needs out of them. A rank writes only its own slots, and it
+fills the next one while it waits.
+
+Slots are used in turn, `TURNS` of them, so that one barrier a round is enough. The next slot is filled before
+the barrier of round k, so after that of k - 1: all had drained round k - 2 by then, and with it (see `Share`)
+what was filled in round k - 3, which is the slot's last content if there are four.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from psframework.collective.descriptor import ANY, Operation
 from psframework.collective.ops import ReduceOp
 from psframework.collective.work import Flat, Work
 
-TURNS: Final = 3
+TURNS: Final = 4
 """Slots that a rank uses in turn at least."""
 
 SMALL: Final = 64 << 10

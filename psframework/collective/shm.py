@@ -27,9 +27,6 @@ from psframework.proto.v1.error_pb2 import ErrorDetail
 from psframework.rpc.status import detail_to_error, error_to_detail
 from psframework.wire.shm import Segment
 
-SLOT_BYTES: Final = 256 << 10
-"""A slot, and so a chunk of a large array: what two ranks work on stays in their caches."""
-
 FAR_BYTES: Final = 32 << 20
 """The slots of all ranks that are used where caches shall not hold them: as much as a large cache."""
 
@@ -55,18 +52,19 @@ class Layout:
 
     Args:
         size: number of ranks.
-        slot_bytes: length of a staging slot.
-        far_bytes: of the slots, of all ranks together, beyond the first `TURNS` of each.
     """
 
     size: int
-    slot_bytes: int = SLOT_BYTES
-    far_bytes: int = FAR_BYTES
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a slot, and so of a chunk of a large array: the slots of all ranks fit into a large cache."""
+        return min(1 << 20, max(256 << 10, (4 << 20) // self.size & -4096))
 
     @property
     def slots(self) -> int:
-        """How many each rank has."""
-        return TURNS + max(TURNS, self.far_bytes // (self.size * self.slot_bytes))
+        """How many each rank has: `TURNS`, and those that are used where no cache shall hold them."""
+        return TURNS + max(TURNS, FAR_BYTES // (self.size * self.slot_bytes))
 
     @property
     def nbytes(self) -> int:
@@ -197,9 +195,14 @@ class SharedMemory:
         elif exchange is None:
             exchange = self._plan(work, first, far)
         exchange.drain(0)
+        if exchange.rounds > 1:
+            self._fill(exchange, 1)
         for turn in range(1, exchange.rounds):
-            self._fill(exchange, turn)
-            yield from self._meet()
+            self._board.arrive(self._step)
+            if turn + 1 < exchange.rounds:
+                self._fill(exchange, turn + 1)
+            yield
+            self._step += 1
             exchange.drain(turn)
         self._reach.settle()
         self._board.complete(work.descriptor.sequence)

@@ -1,12 +1,15 @@
 """Every operation's way through the slots, with all ranks in one process that go in step."""
 
+import random
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from psframework import backend
 from psframework.collective.algorithms import reference
 from psframework.collective.descriptor import ANY, Descriptor, Operation
-from psframework.collective.exchange import TURNS, Staging, plan
+from psframework.collective.exchange import TURNS, Exchange, Staging, plan
 from psframework.collective.ops import ReduceOp
 from psframework.collective.work import Work
 from psframework.rpc.deadline import Deadline
@@ -50,19 +53,40 @@ def works(operation: Operation, size: int, n: int, dtype: str, op: ReduceOp) -> 
     return made
 
 
+def steps(exchange: Exchange) -> Iterator[None]:
+    """What a rank does from barrier to barrier, filling ahead as early as it may."""
+    exchange.fill(0)
+    for turn in range(exchange.rounds):
+        yield  # arrived
+        if turn + 1 < exchange.rounds:
+            exchange.fill(turn + 1)
+        yield  # wants to go on
+        exchange.drain(turn)
+
+
 def run(made: list[Work], slot_bytes: int, step: int, far: int = 0) -> int:
-    """Runs all ranks, the last of them first, as a race would have it at worst."""
+    """Runs all ranks in a random order that the barriers allow; the first `far` of them use other slots."""
     size = len(made)
-    slots = [[np.full(slot_bytes, 0xEE, np.uint8) for _ in range(TURNS + 4)] for _ in range(size)]
+    slots = [[np.full(slot_bytes, 0xEE, np.uint8) for _ in range(2 * TURNS)] for _ in range(size)]
     modes = [rank < far for rank in range(size)]
     plans = [plan(work, Staging(rank, size, slots, step, modes)) for rank, work in enumerate(made)]
     assert len({each.rounds for each in plans}) == 1
-    for turn in range(plans[0].rounds):
-        for each in reversed(plans):
-            each.fill(turn)
-        for each in plans:
-            each.drain(turn)
-    return plans[0].rounds
+    running = [steps(each) for each in plans]
+    done = [0] * size  # odd: has arrived at barrier (done + 1) / 2; even: wants to pass barrier done / 2
+    chance = random.Random(step)
+    while True:
+        may = [
+            rank for rank in range(size)
+            if done[rank] <= 2 * plans[rank].rounds
+            and (done[rank] % 2 or all(other + 1 >= done[rank] for other in done))
+        ]  # fmt: skip
+        if not may:
+            assert done == [2 * plans[0].rounds + 1] * size
+            return plans[0].rounds
+        # One rank is much quicker than the others, now this one, now that one.
+        rank = may[0] if chance.random() < 0.7 else chance.choice(may)
+        next(running[rank], None)
+        done[rank] += 1
 
 
 @pytest.mark.parametrize("operation", [each for each in Operation if each not in (10, 11, 12)])
