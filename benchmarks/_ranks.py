@@ -22,7 +22,11 @@ MIB = 1 << 20
 SIZES = (MIB, 16 * MIB, 64 * MIB, 256 * MIB)  # of arrays that are all-reduced, beside one of 4 KiB
 OPERATION_BYTES, BARRIERS = 16 * MIB, 500  # of the other operations; barriers in a repetition
 BATCH = 64
-MODELS = {"0.67M": ([784, 512, 512, 10], 300), "24M": ([784, 4096, 4096, 1024, 10], 15)}  # layers, steps
+MODELS = {  # layers, and steps of a repetition
+    "0.03M": ([64, 128, 128, 10], 1000),
+    "0.67M": ([784, 512, 512, 10], 300),
+    "24M": ([784, 4096, 4096, 1024, 10], 15),
+}
 _BUDGET = 384 * MIB  # bytes that a repetition moves
 
 

@@ -1,6 +1,6 @@
 """A step of data-parallel training against torch's DDP over gloo: two ranks, one thread each, on one host.
 
-    python benchmarks/ddp.py --torch-python /path/to/python [--reps 5]
+    python benchmarks/ddp.py --torch-python /path/to/python [--reps 5] [--only 24M]
 
 Both ranks train an MLP by SGD on batches of 64. "alone" is the same step in both processes at the same time
 without DDP, the price of computing side by side: what a DDP step takes beyond it is communication that is not
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import itertools
 import os
+import re
 import statistics
 import sys
 import time
@@ -42,14 +43,17 @@ from benchmarks._ranks import BATCH, MODELS, Cases, follow_async, lead_async, ra
 from psframework import nn, optim
 
 RANKS = 2
-ALLOWED = 0.1  # of a step: communication that is not hidden
+ALLOWED, LIMITED = 0.1, ("0.67M", "24M")  # of a step: communication that is not hidden; in these models
 ROWS = (
+    Row("0.03M", "64-128-128-10, 0.03M parameters", "steps/s"),
+    Row("0.03M alone", "the same without DDP", "steps/s"),
     Row("0.67M", "784-512-512-10, 0.67M parameters", "steps/s", 1.0, 3.0),
     Row("0.67M alone", "the same without DDP", "steps/s"),
     Row("24M", "784-4096-4096-1024-10, 24M parameters", "steps/s", 1.0, 2.0),
     Row("24M alone", "the same without DDP", "steps/s"),
 )
 THREADS = (
+    Row("0.03M threads", "0.03M, DataParallel in one process", "steps/s"),
     Row("0.67M threads", "0.67M, DataParallel in one process", "steps/s"),
     Row("24M threads", "24M, DataParallel in one process", "steps/s"),
 )
@@ -155,11 +159,11 @@ async def run_side() -> None:
 def hidden(figures: dict[str, dict[str, list[float]]], side: str) -> bool:
     """Says which part of a step is communication that is not hidden; whether the budget allows it."""
     good = True
-    for name in MODELS:
+    for name in [each for each in MODELS if each in figures]:
         together, alone = (statistics.median(figures[case][side]) for case in (name, f"{name} alone"))
         share = max(0.0, 1 - together / alone)
         verdict = ""
-        if side == "psframework":
+        if side == "psframework" and name in LIMITED:
             met = share <= ALLOWED
             good = good and met
             verdict = f"  (<= {ALLOWED:.0%}: {'met' if met else 'NOT MET'})"
@@ -172,6 +176,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows of models in whose name this expression is found")
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
     add_torch_argument(parser)
     args = parser.parse_args()
@@ -186,9 +191,10 @@ def main() -> int:
     with ExitStack() as stack:
         for side in sides:
             stack.enter_context(side)
-        figures = interleave(sides, [row.case for row in ROWS], args.reps)
-        figures |= interleave(sides[:1], [row.case for row in THREADS], args.reps)
-    good = report(figures, [*ROWS, *THREADS], ours="psframework", peers=["torch"])
+        rows, threads = ([row for row in part if re.search(args.only, row.case)] for part in (ROWS, THREADS))
+        figures = interleave(sides, [row.case for row in rows], args.reps)
+        figures |= interleave(sides[:1], [row.case for row in threads], args.reps)
+    good = report(figures, [*rows, *threads], ours="psframework", peers=["torch"])
     for side in sides:
         good = hidden(figures, side.name) and good
     return 0 if good else 1
