@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final, cast
 
 import numpy as np
 
@@ -11,6 +12,12 @@ from psframework.ddp.bucket import Bucket
 from psframework.ddp.compression import Compression, aside
 from psframework.ddp.residuals import finite
 from psframework.errors import ArgumentError
+
+_SAMPLED: Final = 1 << 16
+"""Elements of an array in which the largest are looked for with the help of a sample."""
+
+_STRIDE: Final = 61  # prime, so that the sample is of all columns of a matrix
+_SPARE: Final = 16
 
 
 class TopK(Compression):
@@ -59,9 +66,26 @@ def largest(array: Array, count: int) -> Array:
     """Indices of the `count` largest magnitudes, ascending; NaN is larger than all."""
     namespace = xp(array)
     if count >= array.size:
-        return namespace.arange(array.size)  # type: ignore[no-any-return]
-    border = array.size - count
-    return namespace.sort(namespace.argpartition(namespace.abs(array), border)[border:])  # type: ignore[no-any-return]
+        return cast(Array, namespace.arange(array.size))
+    magnitudes = namespace.abs(array)
+    candidates = _above(magnitudes, _threshold(magnitudes, count)) if array.size > _SAMPLED else None
+    if candidates is None or len(candidates) < count:
+        border = array.size - count
+        return cast(Array, namespace.sort(namespace.argpartition(magnitudes, border)[border:]))
+    border = len(candidates) - count
+    best = namespace.argpartition(magnitudes[candidates], border)[border:] if border else slice(None)
+    return cast(Array, namespace.sort(candidates[best]))
+
+
+def _threshold(magnitudes: Array, count: int) -> Array:
+    """Below most of the `count` largest, as a sample has it: to look at few is five times as fast."""
+    sample = magnitudes[::_STRIDE]
+    place = max(0, len(sample) - 2 * count // _STRIDE - _SPARE)
+    return cast(Array, xp(sample).partition(sample, place)[place])
+
+
+def _above(magnitudes: Array, threshold: Array) -> Array:
+    return cast(Array, xp(magnitudes).flatnonzero(~(magnitudes < threshold)))  # NaN is above
 
 
 def average(buffer: Array, indices: Array, values: Array) -> None:

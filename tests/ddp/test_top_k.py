@@ -18,6 +18,28 @@ def test_largest() -> None:
     assert largest(array, 6).tolist() == largest(array, 9).tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("count", [1, 700, 7000, 60_000])
+@pytest.mark.parametrize("kind", ["normal", "sparse", "equal", "one column", "nan"])
+def test_largest_of_many_is_exact(count: int, kind: str) -> None:
+    """A sample may be of any quality: of nothing but zeros, or of the largest."""
+    array = np.random.default_rng(0).standard_normal(70_000).astype(np.float32)
+    if kind == "sparse":
+        array[np.arange(70_000) % 61 == 0] = 0
+        array[500:] = 0
+    elif kind == "equal":
+        array[:] = 1
+    elif kind == "one column":
+        array[np.arange(70_000) % 61 == 0] *= 100
+    elif kind == "nan":
+        array[::3] = np.nan
+    found = largest(array, count)
+    assert len(np.unique(found)) == count
+    assert (np.diff(found) > 0).all()
+    magnitudes = np.nan_to_num(np.abs(array), nan=np.inf)
+    rest = np.delete(magnitudes, found)
+    assert magnitudes[found].min() >= rest.max()
+
+
 def test_average_adds_what_ranks_sent() -> None:
     buffer = np.full(4, 9.0, np.float32)
     average(buffer, np.array([[0, 2], [2, 3]]), np.array([[1, 2], [4, 8]], np.float32))
