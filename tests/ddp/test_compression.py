@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hook_runs import bucket, run, starts
+from hook_runs import bucket, gradients, run, starts
 
 import psframework as psf
 from psframework.ddp.compression import aside
 from psframework.ddp.hooks import BF16, FP16, HookStats, PowerSGD, TopK
+from psframework.testing.strict_device import strict_devices
 
 HOOKS: list[Callable[[], Any]] = [FP16, BF16, lambda: PowerSGD(2, start=2), lambda: TopK(0.05)]
 every_hook = pytest.mark.parametrize("make", HOOKS, ids=lambda make: type(make()).__name__)
@@ -62,6 +63,37 @@ def test_elements_between_gradients_stay_0(make: Callable[[], Any]) -> None:
 def test_stats() -> None:
     assert HookStats().ratio == 1
     assert HookStats(1, 25, 100).ratio == 0.25
+
+
+class Alone:
+    """A group of one for arrays of any device."""
+
+    rank, size = 0, 1
+
+    async def all_reduce(self, array: Any, op: Any) -> Any:
+        return array
+
+    async def all_gather(self, array: Any) -> Any:
+        return array[None]
+
+
+@every_hook
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+async def test_on_a_device_the_arithmetic_stays_there(make: Callable[[], Any], dtype: Any) -> None:
+    with strict_devices("hook-0") as (device,):
+        here, there = make(), make()
+        for step in range(4):
+            host = gradients(dtype, 0, step)
+            array: Any = device.to_device(host)
+            await here(bucket(host, Alone()))
+            given = bucket(host, Alone())
+            given.buffer = array
+            await there(given)
+            np.testing.assert_allclose(device.asnumpy(array), host, rtol=1e-3, atol=1e-5)
+        other = make()
+        other.load_state_dict(there.state_dict())
+        given.buffer = device.to_device(gradients(dtype, 0, 9))
+        await other(given)
 
 
 async def test_large_buckets_are_computed_in_a_thread() -> None:
