@@ -24,14 +24,18 @@ def check_algorithm(algorithm: str) -> None:
         raise ArgumentError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, or None for the best")
 
 
-def by_place(members: Sequence[pb.Candidate], algorithm: str) -> list[list[int]]:
-    """The ranks that may be able to share memory; the first of each host leads it."""
-    if algorithm in _APART:
-        return [[rank] for rank in range(len(members))]
+def by_place(members: Sequence[pb.Candidate], spec: pb.GroupSpec) -> list[list[int]]:
+    """The ranks that shall share memory, if they can; the first of each host leads it.
+
+    A deterministic group of several hosts keeps all apart: to add those of a host first is another order.
+    """
+    apart = [[rank] for rank in range(len(members))]
+    if spec.algorithm in _APART:
+        return apart
     places: dict[str, list[int]] = {}
     for rank, member in enumerate(members):
         places.setdefault(member.place or f"rank {rank}", []).append(rank)
-    return list(places.values())
+    return apart if spec.deterministic and len(places) > 1 else list(places.values())
 
 
 def can_dial(member: pb.Candidate, other: pb.Candidate) -> bool:

@@ -44,7 +44,7 @@ def place(socket: str) -> str:
 
 async def prepare(seat: Seat, spec: pb.GroupSpec, deadline: Deadline) -> pb.Ready:
     """This rank's part of the set-up: hands memory to its host if it leads it, and dials other hosts."""
-    hosts = by_place(seat.members, spec.algorithm)
+    hosts = by_place(seat.members, spec)
     mine = next(ranks for ranks in hosts if seat.rank in ranks)
     ready = pb.Ready()
     if seat.rank != mine[0]:

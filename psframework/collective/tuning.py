@@ -67,8 +67,11 @@ class Table:
     def only(self, algorithm: str | None, *, deterministic: bool) -> Table:
         """This table for a group that asks for one algorithm, or for the same bits as everywhere.
 
-        A ring adds in another order for each part: a deterministic group takes none.
+        A deterministic group takes no ring, which adds each part in another order, and no hierarchy, which
+        adds the ranks of a host first.
         """
+        if algorithm == "hierarchical" and deterministic:
+            raise ArgumentError("hosts that are added first give other bits: not with deterministic=True")
         if algorithm == Algorithm.RING:
             if deterministic:
                 raise ArgumentError("a ring does not add in rank order: not with deterministic=True")

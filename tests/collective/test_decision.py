@@ -22,7 +22,7 @@ def members(places: str, algorithm: str = "", listens: str = "*") -> list[pb.Can
 
 
 def ready(places: str) -> dict[int, pb.Ready]:
-    hosts = decision.by_place(members(places), "")
+    hosts = decision.by_place(members(places), pb.GroupSpec())
     return {
         rank: pb.Ready(local=next((ranks for ranks in hosts if ranks[0] == rank), []))
         for rank in range(len(places))
@@ -58,9 +58,17 @@ def test_the_best_that_there_is(places: str, transport: str, on: list[list[int]]
 
 @pytest.mark.parametrize("algorithm", ["direct", "ring", "central"])
 def test_an_algorithm_that_keeps_ranks_apart(algorithm: str) -> None:
-    assert decision.by_place(members("aab"), algorithm) == [[0], [1], [2]]
+    assert decision.by_place(members("aab"), pb.GroupSpec(algorithm=algorithm)) == [[0], [1], [2]]
     made = start("aab", algorithm, central=True)
     assert (made.transport, hosts(made)) == (algorithm, [[0], [1], [2]])
+
+
+def test_a_deterministic_group_adds_in_the_order_of_ranks_wherever_they_are() -> None:
+    spec = pb.GroupSpec(deterministic=True)
+    assert decision.by_place(members("aaa"), spec) == [[0, 1, 2]], "shared memory adds in that order too"
+    assert decision.by_place(members("aab"), spec) == [[0], [1], [2]]
+    found = {rank: pb.Ready(local=[]) for rank in range(3)}
+    assert decision.decide("g", members("aab"), found, central=False).transport == "direct"
 
 
 def test_algorithms_that_can_not_be_had() -> None:

@@ -80,8 +80,9 @@ def test_the_table_is_for_what_was_asked() -> None:
     assert ring.large(2) is Algorithm.RING
     sure = Table.from_json(transports.table(pb.GroupSpec(deterministic=True)).decode())
     assert sure.large(100) is Algorithm.DIRECT
-    with pytest.raises(ArgumentError, match="deterministic"):
-        transports.table(pb.GroupSpec(algorithm="ring", deterministic=True))
+    for algorithm in "ring", "hierarchical":
+        with pytest.raises(ArgumentError, match="deterministic"):
+            transports.table(pb.GroupSpec(algorithm=algorithm, deterministic=True))
 
 
 async def test_a_ring_is_not_deterministic_on_any_rank(world: Clusters) -> None:
