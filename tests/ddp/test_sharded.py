@@ -14,6 +14,7 @@ from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array, bfloat16
 from psframework.ddp import sharded
 from psframework.ddp.sharded import ShardedOptimizer
+from psframework.testing.strict_device import strict_devices
 
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "sgd": lambda p=None: optim.SGD(p, lr=0.1),
@@ -268,6 +269,35 @@ def test_clipping_and_loss_scaling_need_nothing_else() -> None:
         assert taken == [True, False, True, True]
         assert scale == 4.0
         same(parameters, values(model))
+
+
+def test_on_a_device_everything_stays_there() -> None:
+    """Ranks that meet on the host, as a group of CuPy's arrays does without NCCL."""
+    with strict_devices("shard-0") as (device,):
+
+        class Staged(RankGroup):
+            async def all_gather(self, array: Any, timeout: Any = None) -> Any:
+                return device.to_device(await super().all_gather(device.asnumpy(array)))
+
+        async def rank(group: Any) -> Any:
+            group.__class__ = Staged
+            model = Model().to("shard-0")
+            optimizer = ShardedOptimizer(optim.Adam(lr=0.01), model, group)
+            host = Model()
+            for step in range(4):
+                host.give(step, sparse=True)
+                for mine, other in zip(model.parameters(), host.parameters()):
+                    gradient: Any = other.grad
+                    if isinstance(gradient, SparseRows):
+                        rows, table = device.to_device(gradient.rows), device.to_device(gradient.values)
+                        mine.grad = SparseRows(rows, table, gradient.shape)
+                    elif gradient is not None:
+                        mine.grad = device.to_device(gradient)
+                await optimizer.step()
+            return {name: device.asnumpy(array) for name, array in values(model).items()}
+
+        for each in on(2, rank):
+            same(each, serial(OPTIMIZERS["adam"], sparse=True))
 
 
 def test_a_parameter_that_was_replaced_or_lies_otherwise_is_followed() -> None:
