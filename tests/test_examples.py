@@ -166,6 +166,14 @@ def test_the_program_in_the_docs_on_collectives(tmp_path: Path) -> None:
     assert f"[0] {printed}" in psf_run("--nproc-per-node=4", str(program)).splitlines()
 
 
+def test_the_program_in_the_docs_on_hooks(tmp_path: Path) -> None:
+    shown = (ROOT / "docs" / "ddp-hooks.md").read_text()
+    program = tmp_path / "train.py"
+    program.write_text(re.findall(r"```python\n(.*?)```", shown, re.DOTALL)[0])
+    printed = re.findall(r"train.py` prints `(.*?)`", shown)[0]
+    assert f"[0] {printed}" in psf_run("--nproc-per-node=2", str(program)).splitlines()
+
+
 @pytest.mark.soak
 def test_until_it_can_do_it(tmp_path: Path) -> None:
     first, second = (re.sub(r"[\d.]+ s$", "", example("cartpole"), flags=re.M) for _ in range(2))
