@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from psframework.cluster import directory
-from psframework.cluster.directory import Directory
+from psframework.cluster.directory import HERE, LISTENS, Directory
 from psframework.errors import ArgumentError, NotRegistered, PeerLost
 from psframework.membership.lease import Reason
 from psframework.membership.view import Delta, Member, MemberState, View
@@ -110,6 +110,22 @@ def test_whose_life_is_over(membership: FakeMembership) -> None:
     assert [n for n in range(1, 9) if found.has_ended(n)] == [1, 3, 4, 6, 7]
     membership.lose(TRAINER, Reason.STALLED)
     assert not found.has_ended(TRAINER.incarnation)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "labels", "who"),
+    [
+        ((), {"host": "h"}, ""),
+        (("h:1",), {"host": "h"}, "*"),
+        (("127.0.0.1:1",), {"host": "h", LISTENS: HERE}, "h"),
+        (("127.0.0.1:1",), {LISTENS: HERE}, ""),
+    ],
+)
+def test_who_can_dial_this_process(
+    found: Directory, membership: FakeMembership, addresses: tuple[str, ...], labels: dict[str, str], who: str
+) -> None:
+    membership.member = replace(membership.member, addresses=addresses, labels=labels)
+    assert found.listens() == who
 
 
 @pytest.mark.parametrize("to", [None, 7])

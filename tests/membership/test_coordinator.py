@@ -38,6 +38,18 @@ async def test_hooks_hear_of_joins_and_departures_and_jobs() -> None:
     assert heard == ["t-0", "t-1", ("t-0", Reason.LEFT), ("t-1", Reason.LEASE), "j"]
 
 
+async def test_keys_of_its_groups_go_with_a_job() -> None:
+    store = MemoryStore()
+    async with Coordinator(store) as coordinator:
+        member = await coordinator.join(JoinSpec("t", job="j", lease_s=0.5), soon())
+        for key in ("group/j/g/record", "group/j/h/7", "group/jj/g/record", "other"):
+            await coordinator.keys.put(key, b"v")
+        await coordinator.leave(member.incarnation)
+        await until(coordinator, lambda: store.items("job/") == [])
+        assert [entry.key for entry in await coordinator.keys.list()] == ["group/jj/g/record", "other"]
+    assert [key for key, _ in store.items("key/")] == ["key/group/jj/g/record", "key/other"]
+
+
 async def test_a_job_of_before_the_restart_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psframework.membership.jobs.DEFAULT_LEASE", 0.2)
     store, ended = MemoryStore(), []

@@ -1,6 +1,6 @@
 """Jobs end one lease after their last member left."""
 
-from psframework.membership.jobs import JOB_PREFIX, JobTable
+from psframework.membership.jobs import JOB_PREFIX, JobTable, group_keys
 from psframework.membership.store import Write
 from psframework.membership.view import Member
 
@@ -51,3 +51,8 @@ def test_a_join_that_could_not_be_stored_leaves_no_job_behind() -> None:
     table.begin("a", 0.0)
     assert table.begin("a", 1.0) == (Write(JOB_PREFIX + "a", b""),)  # the first one may not be stored
     assert table.ended(5.9) == [] and table.ended(6.0) == ["a"]
+
+
+def test_keys_of_groups_are_of_one_job() -> None:
+    assert group_keys("a") == "group/a/"
+    assert not group_keys("ab").startswith(group_keys("a"))
