@@ -179,7 +179,6 @@ class DistributedDataParallel:
                 await compute(self._reducer.run_alone, loss, seed, retain_graph)
                 return
             if self.joining is not None:
-                self.told = True
                 await self.joining.announce(True)
             await self._fly(self._reducer.run, loss, seed, retain_graph)
 

@@ -14,7 +14,7 @@ class Joins(Protocol):
     """What `join` needs of the DistributedDataParallel."""
 
     joining: Join | None
-    told: bool
+    told: bool  # the error at hand, if there is one, is known to all ranks
 
     @property
     def group(self) -> Any: ...
@@ -49,7 +49,9 @@ class Join:
         group = self._ddp.group
         flags = np.zeros(group.size, np.uint8)
         flags[group.rank] = takes_part
+        self._ddp.told = True  # if this fails
         await group.all_reduce(flags)
+        self._ddp.told = False
         self.active = [rank for rank, flag in enumerate(flags) if flag]
         self._last = self.active or self._last
         return bool(self.active)
