@@ -22,7 +22,7 @@ from psframework.collective.exchange import SMALL, TURNS, Exchange, Staging, pla
 from psframework.collective.reach import Reach
 from psframework.collective.resident import InPlace, Place, Residents, Share
 from psframework.collective.work import Flat, Work
-from psframework.errors import ArgumentError, CollectiveMismatch, DeadlineExceeded, PeerLost
+from psframework.errors import ArgumentError, CollectiveMismatch, ContextClosed, DeadlineExceeded, PeerLost
 from psframework.proto.v1.error_pb2 import ErrorDetail
 from psframework.rpc.status import detail_to_error, error_to_detail
 from psframework.wire.shm import Segment
@@ -34,10 +34,11 @@ SLICE_SECONDS: Final = 0.05
 """How long a rank sleeps before it looks whether somebody gave up."""
 
 # Before it sleeps, it looks for a moment; then it looks again whenever all others on its core have had it. If
-# that takes long, they are many, and who sleeps is woken sooner.
+# that takes long, they are many, and who sleeps is woken sooner: then it does not do so for a while.
 _SPIN_SECONDS: Final = 20e-6
 _YIELD_SECONDS: Final = 100e-6
 _BUSY_SECONDS: Final = 50e-6
+_CROWDED_SECONDS: Final = 0.5
 
 _TEXT: Final = 600  # of an error's text in a note, which holds its class and attributes too
 _SOME: Final = 6
@@ -125,8 +126,10 @@ class SharedMemory:
         self._reach = Reach()
         self._spins = size <= cores
         self._step = 1  # the segment's zeros say that all have arrived at step 0
+        self._crowded = 0.0  # until then somebody else wants this core
         self._error: BaseException | None = None
-        self._lock = threading.Lock()  # for who is first to abort
+        self._closed = False
+        self._lock = threading.Lock()  # for who is first to abort, and that nothing comes after the end
         self._queue: SimpleQueue[tuple[Running, Work, bool] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -136,10 +139,17 @@ class SharedMemory:
         small = max(_nbytes(work.send), _nbytes(work.receive)) <= SMALL
         if small and self._try_at_once(running, work):
             return
+        with self._lock:
+            if not self._closed:
+                self._hand_over(running, work, small)
+                return
+        self._fail(work, self._given_up() or ContextClosed(f"group {self._group!r} is closed"))
+
+    def _hand_over(self, running: Running, work: Work, begun: bool) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=f"psf-shm-{self._group}", daemon=True)
             self._thread.start()
-        self._queue.put((running, work, small))
+        self._queue.put((running, work, begun))
 
     def abort(self, error: BaseException) -> None:
         """Nobody waits any more, on any rank; see `Transport.abort`."""
@@ -153,10 +163,16 @@ class SharedMemory:
         """Ends what runs, on all ranks, and gives the segment back."""
         who = self._who(self._rank)
         self.abort(PeerLost(f"{who} closed group {self._group!r}", peer=self._names[self._rank]))
+        with self._lock:
+            self._closed = True
         if self._thread is not None:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
             self._thread = None
+        self._slots, self._residents = [], None
+        # A board that nobody else sees: another thread may be starting an operation, which will fail.
+        with Segment.create(self._size * LINE_BYTES) as private:
+            self._board = Board(private, self._rank, self._size)
         self._segment.close()
 
     async def empty(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -270,6 +286,8 @@ class SharedMemory:
     def _fail(self, work: Work, error: BaseException) -> None:
         if not isinstance(error, CollectiveMismatch):  # which all ranks find alike, and are in step after it
             self.abort(error)
+        if error is self._error:
+            error.__traceback__ = None  # it stays, and would keep the arrays of its frames
         work.done(work, error)
 
     def _soon(self) -> bool:
@@ -284,14 +302,15 @@ class SharedMemory:
                 if board.arrived(step):
                     return True
             self._part()
+            now = time.perf_counter()
         end = now + _YIELD_SECONDS
-        while now < end:
+        while self._crowded < now < end:
             os.sched_yield()
             if board.arrived(step):
                 return True
             before, now = now, time.perf_counter()
             if now - before > _BUSY_SECONDS:
-                return False
+                self._crowded = now + _CROWDED_SECONDS
         return False
 
     def _part(self) -> None:

@@ -183,7 +183,7 @@ def test_an_abort_wakes_everybody(crew: Crew):
         assert (str(error), error.peer, error.reason) == ("rank 1 is gone", "trainer-1", "lease")
 
 
-def test_closing_ends_the_group_for_all_and_leaves_no_thread(crew: Crew):
+def test_closing_ends_the_group_for_all_and_leaves_neither_thread_nor_memory(crew: Crew):
     ranks = crew.enter(2)
     ranks[0].tell("begin", Operation.BARRIER, None, None, seconds=30)
     ranks[0].answer()
@@ -192,3 +192,10 @@ def test_closing_ends_the_group_for_all_and_leaves_no_thread(crew: Crew):
     assert isinstance(error, PeerLost)
     assert error.peer == "trainer-1"
     assert every(ranks[:1], "close") == [[]]
+
+
+def test_what_starts_after_closing_fails(crew: Crew):
+    ranks = crew.enter(2)
+    assert every(ranks, "close") == [[], []]
+    for _, _, error in every(ranks, "run", [Operation.BARRIER] * 2, [None] * 2, [None] * 2):
+        assert isinstance(error, PeerLost)

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +25,8 @@ class Rank:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self.transport: SharedMemory | None = None
+        self.residents: list[np.ndarray] = []
+        self.kept: np.ndarray | None = None
         self.rank = self.size = self.sequence = 0
         self.running: tuple[Work, threading.Event, list] | None = None
 
@@ -34,7 +37,6 @@ class Rank:
         self.close()
         names = [f"trainer-{each}" for each in range(size)]
         self.transport = SharedMemory(rank, size, self.segment(), names, cores, "test", self.share)
-        self.residents: list[np.ndarray] = []
         self.rank, self.size, self.sequence = rank, size, 0
 
     def begin(self, operation, send, receive, op=None, root=-1, seconds=20.0, opened=False, note=""):
@@ -107,10 +109,19 @@ class Rank:
         self.transport.abort(error)
 
     def close(self) -> list[str]:
-        """Closes the transport; the threads that are left."""
+        """Closes the transport; the threads and mappings that are left of it."""
         if self.transport is not None:
             asyncio.run(self.transport.close())
-        return [each.name for each in threading.enumerate() if each.name.startswith("psf-shm")]
+        self.running, self.residents, self.kept = None, [], None
+        gc.collect()
+        threads = [each.name for each in threading.enumerate() if each.name.startswith("psf-shm")]
+        large = [each for each in Path("/proc/self/maps").read_text().splitlines() if _large(each)]
+        return threads + large
+
+
+def _large(line: str) -> bool:
+    start, stop = (int(each, 16) for each in line.split()[0].split("-"))
+    return "memfd:psframework" in line and stop - start > 1 << 20
 
 
 def main() -> None:
