@@ -1,5 +1,6 @@
 """What a user does with docker-compose.yml; run by test_compose.py, where an engine is reachable."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,8 +16,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("Dockerfile", ".dockerignore", "docker-compose.yml", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("psframework", "services", "examples", "certs")
-PORTS = ("PSF_PORT", "PSF_PORT_0", "PSF_PORT_1", "PSF_PORT_WORKER_0", "PSF_PORT_WORKER_1")
-MEMBERS = ["parameter-server-0", "parameter-server-1", "worker-0", "worker-1"]
+PORTS = (
+    *("PSF_PORT", "PSF_PORT_0", "PSF_PORT_1", "PSF_PORT_WORKER_0", "PSF_PORT_WORKER_1"),
+    "PSF_PORT_ALLREDUCE_0",
+)
+MEMBERS = ["allreduce-0", "parameter-server-0", "parameter-server-1", "worker-0", "worker-1"]
 
 FUNCTIONS = """
 import asyncio
@@ -63,6 +67,46 @@ async def main():
                 return
             except psf.PeerLost:
                 await asyncio.sleep(0.1)
+
+asyncio.run(main())
+"""
+
+# One rank of two; it trains until the other one is gone, and then alone.
+RANK = """
+import asyncio
+import os
+import numpy as np
+import psframework as psf
+import psframework.nn.functional as F
+from psframework import nn, optim
+
+async def step(ddp, optimizer, batch):
+    loss = F.cross_entropy(ddp(batch[0]), batch[1])
+    await ddp.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+
+async def main():
+    rank, digits = int(os.environ["PSF_TEST_RANK"]), psf.data.digits()
+    async with psf.connect(name=f"rank-{rank}") as cluster:
+        group = await cluster.process_group("apart", 2, rank=rank)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        ddp = await psf.DistributedDataParallel(model, group)
+        optimizer = optim.Adam(model.parameters(), lr=1e-2)
+        batch = digits.x_train[rank::2], digits.y_train[rank::2]
+        for _ in range(40):
+            await step(ddp, optimizer, batch)
+        right = (model(digits.x_test).numpy().argmax(1) == digits.y_test).mean()
+        weights = await group.all_gather(model[1].weight.data)
+        print("trained", group.transport, right > 0.9, (weights[0] == weights[1]).all(), flush=True)
+        try:
+            while True:
+                await step(ddp, optimizer, batch)
+        except psf.PeerLost as lost:
+            print("lost", lost.peer, lost.rank, flush=True)
+        alone = await group.shrink()
+        await step(await psf.DistributedDataParallel(model, alone), optimizer, batch)
+        print("alone", alone.size, flush=True)
 
 asyncio.run(main())
 """
@@ -120,6 +164,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     (folder / "mine").mkdir()
     (folder / "mine" / "functions.py").write_text(FUNCTIONS)
     (folder / "mine" / "caller.py").write_text(CALLER)
+    (folder / "mine" / "rank.py").write_text(RANK)
     own = {"PSF_CODE": "./mine", "PSF_IMPORT_WORKER": "functions"}
     project = Project(folder, own | {key: str(free_port()) for key in PORTS})
     try:
@@ -152,8 +197,9 @@ def eventually(condition: Callable[[], bool], seconds: float) -> None:
 def test_all_members_are_there_with_both_addresses(project: Project) -> None:
     members = {member["name"]: member for member in project.status()["members"]}
     assert sorted(members) == MEMBERS
-    for kind, variable in (("parameter-server", "PSF_PORT"), ("worker", "PSF_PORT_WORKER")):
-        for index in (0, 1):
+    kinds = {"parameter-server": "PSF_PORT", "worker": "PSF_PORT_WORKER", "allreduce": "PSF_PORT_ALLREDUCE"}
+    for kind, variable in kinds.items():
+        for index in (0, 1) if kind != "allreduce" else (0,):
             published = f"127.0.0.1:{project.ports[f'{variable}_{index}']}"
             assert members[f"{kind}-{index}"]["addresses"] == [f"{kind}-{index}:7070", published]
 
@@ -242,6 +288,43 @@ def test_a_script_on_the_host_calls_workers_and_outlives_the_death_of_one(projec
     finally:
         script.kill()
         script.wait()
+
+
+def test_ranks_that_cannot_reach_each_other_train_together_until_one_is_killed(project: Project) -> None:
+    """One on the host, where nobody listens to the outside, one in the network of the services."""
+    environment = {**os.environ, **project.ports}
+    flags = ["--rm", "-T", "-e", "PSF_TEST_RANK=1"]
+    inside = ["docker", "compose", "--profile", "train", "run", *flags, "train"]
+    with contextlib.ExitStack() as stack:
+        one, other = (
+            stack.enter_context(killed_in_the_end(command, project.folder, environment | more))
+            for command, more in (
+                ([sys.executable, "mine/rank.py"], project.environment | {"PSF_TEST_RANK": "0"}),
+                (inside, {"PSF_IMPORT": "rank"}),
+            )
+        )
+        assert one.stdout is not None and one.stderr is not None
+        assert other.stdout is not None and other.stderr is not None
+        for rank in (one, other):
+            assert rank.stdout.readline() == "trained central True True\n", rank.stderr.read()
+        one.kill()
+        began = time.monotonic()
+        assert other.stdout.readline() == "lost rank-0 0\n", other.stderr.read()
+        assert time.monotonic() - began < 6, "the lease is 5 s"
+        assert other.stdout.readline() == "alone 1\n", other.stderr.read()
+        assert other.wait(30) == 0
+
+
+@contextlib.contextmanager
+def killed_in_the_end(
+    command: list[str], folder: Path, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_psf_call_from_the_host(project: Project) -> None:
