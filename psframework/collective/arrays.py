@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -40,7 +41,7 @@ class Lent:
         heavy: copying it takes so long that it should be kept off the event loop.
     """
 
-    __slots__ = ("_flat", "_run", "array", "dtype", "heavy", "shape")
+    __slots__ = ("_flat", "_module", "_ready", "_run", "array", "dtype", "heavy", "shape")
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -49,6 +50,8 @@ class Lent:
         self.heavy = False
         self._flat: Flat | None = None  # the same memory
         self._run: Callable[..., Any] | None = None
+        self._module: Any = np  # makes the flats
+        self._ready: Callable[[], object] | None = None
         if type(array) is not np.ndarray:  # a copy waits for all that is queued in the caller's stream
             self.heavy = True
             self._run = contextvars.copy_context().run
@@ -57,8 +60,20 @@ class Lent:
         else:
             self.heavy = array.nbytes >= HEAVY
 
+    def stay(self, ready: Callable[[], object]) -> None:
+        """Its flats are to be on its own device, not on the host.
+
+        Args:
+            ready: waits for all that is queued in the current stream.
+        """
+        self._module, self._ready = backend.xp(self.array), ready
+        if self.array.flags.c_contiguous:
+            self._flat = self.array.reshape(-1)
+
     def load(self) -> Flat:
         """Its elements in C order: its own memory if they are so there, else a copy."""
+        if self._ready is not None:
+            return cast(Flat, self._there(self._load_there, self._ready))
         if self._flat is not None:
             return self._flat
         host = self._there(backend.asnumpy, self.array)
@@ -69,9 +84,14 @@ class Lent:
 
     def room(self) -> Flat:
         """Memory for as many elements: its own if that is contiguous."""
-        if self._flat is not None:
-            return self._flat
-        return np.empty(self.array.size, backend.dtype_from_name(self.dtype))
+        if self._ready is not None:
+            self._there(self._ready)  # what was queued may still read or write it
+        return self.fresh(self.array.size) if self._flat is None else self._flat
+
+    def fresh(self, count: int) -> Flat:
+        """New memory for so many elements of its dtype."""
+        with backend.device_of(self.array) if self._ready is not None else nullcontext():
+            return cast(Flat, self._module.empty(count, backend.dtype_from_name(self.dtype)))
 
     def written(self, flat: Flat | None, result: T) -> T:
         """Writes elements in C order into the array, unless they are its own memory; answers `result`."""
@@ -82,17 +102,25 @@ class Lent:
     def result(self, flat: Flat, shape: tuple[int, ...]) -> Array:
         """A new array of elements in C order, where this one is."""
         array = flat.reshape(shape)
-        if self._run is None:
+        if self._run is None or self._ready is not None:
             return array
         return cast(Array, self._there(backend.to_device, array, backend.device_of(self.array)))
 
+    def _load_there(self, ready: Callable[[], object]) -> Flat:
+        with backend.device_of(self.array):
+            flat = self._flat
+            if flat is None:
+                flat = self._module.ascontiguousarray(self.array).reshape(-1)
+            ready()
+            return flat
+
     def _assign(self, flat: Flat) -> None:
-        host = flat.reshape(self.shape)
+        shaped = flat.reshape(self.shape)
         if self._run is None:
-            self.array[...] = host
+            self.array[...] = shaped
             return
         with backend.device_of(self.array):
-            self.array[...] = backend.array_like(host, self.array)
+            self.array[...] = shaped if self._ready is not None else backend.array_like(shaped, self.array)
 
     def _there(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls it with the devices and streams of the caller, also in another thread."""
@@ -125,8 +153,8 @@ def lend_to_write(value: object) -> Lent:
 def _array_of(value: object) -> Array:
     if isinstance(value, Tensor):
         value = value.data
-    if isinstance(value, np.ndarray | np.generic):
-        return np.asarray(value)  # of subclasses, their plain array
-    if backend.is_array(value):
-        return cast(Array, value)
-    raise ArgumentError(f"{type(value).__name__} is not an array: pass a NumPy or CuPy array, or a Tensor")
+    if not isinstance(value, np.generic) and not backend.is_array(value):
+        text = f"{type(value).__name__} is not an array: pass a NumPy or CuPy array, or a Tensor"
+        raise ArgumentError(text)
+    on_host = backend.device_of(value) == backend.CPU
+    return np.asarray(value) if on_host else cast(Array, value)  # of subclasses, their plain array

@@ -14,6 +14,7 @@ from psframework import backend
 from psframework.backend import Array
 from psframework.collective.arrays import Lent
 from psframework.collective.descriptor import Descriptor, Operation
+from psframework.collective.nccl import Nccl
 from psframework.collective.queue import Call, Finish, Queue, again
 from psframework.collective.work import Flat, Work
 from psframework.errors import ArgumentError
@@ -30,6 +31,9 @@ class Calls:
         queue: where they go.
         loop: of the futures.
         timeout: default in seconds; 0 for no limit.
+
+    Attributes:
+        nccl: carries arrays on a GPU; None: they go by way of the host.
     """
 
     def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
@@ -37,6 +41,7 @@ class Calls:
         self._loop = loop
         self._thread = get_ident()
         self._timeout = timeout
+        self.nccl: Nccl | None = None
 
     def deadline(self, timeout: float | None) -> Deadline:
         """Of an operation that is called now."""
@@ -81,7 +86,7 @@ class Calls:
 
         def load(work: Work) -> None:
             work.send = lent.load()
-            work.receive = np.empty(prod(shape), work.send.dtype)
+            work.receive = lent.fresh(prod(shape))
 
         return self._launch(work, lent, load, lambda work: lent.result(_received(work), shape))
 
@@ -119,28 +124,47 @@ class Calls:
         self._queue.put(Call(self._work(descriptor, timeout), self._finish(future, lambda work: None)))
         return future
 
-    def two(
+    def gather_bytes(
         self,
-        first: Work,
-        second: Callable[[Work], tuple[Work, Callable[[Work], None]]],
-        read: Callable[[Work], T],
-    ) -> Future[T]:
-        """Two operations with nothing in between.
+        packed: Flat,
+        dst: int,
+        place: tuple[int, int],
+        timeout: float | None,
+        read: Callable[[Flat], Any],
+    ) -> Future[list[Any] | None]:
+        """Bytes of different lengths: two operations, with nothing in between.
 
         Args:
-            first: the first.
-            second: from that, once it has ended, makes the second and what fills its arrays.
-            read: makes the result of the second, on the loop.
+            packed: this rank's.
+            dst: the destination's rank.
+            place: this rank, and the size of the group.
+            timeout: in seconds, of both together.
+            read: makes what is wanted of the bytes of one rank, behind which more may follow; on the loop.
         """
-        future: Future[T] = Future(_it_runs_on)
-        finish = self._finish(future, lambda work: work, read)
+        deadline, (rank, size) = self.deadline(timeout), place
+        future: Future[list[Any] | None] = Future(_it_runs_on)
+        lengths = np.empty(size, np.int64)
+        first = self.work(Descriptor(0, Operation.ALL_GATHER, "int64", (1,)), deadline)
+        first.send, first.receive = np.array([packed.size], np.int64), lengths
+
+        def load(work: Work) -> None:
+            longest = int(lengths.max())
+            work.send = np.zeros(longest, np.uint8)
+            work.send[: packed.size] = packed
+            work.receive = np.empty(size * longest, np.uint8) if dst == rank else None
+
+        def read_all(flat: Flat | None) -> list[Any] | None:
+            return None if flat is None else [read(each) for each in flat.reshape(size, -1)]
+
+        finish = self._finish(future, lambda work: work.receive, read_all)
 
         def go_on(work: Work, error: BaseException | None) -> None:
             if error is not None:
                 finish(work, error)
-            else:
-                following, load = second(work)
-                self._queue.put(Call(following, finish, load), front=True)
+                return
+            shape = (int(lengths.max()),)
+            second = self.work(Descriptor(0, Operation.GATHER, "uint8", shape, None, dst), deadline)
+            self._queue.put(Call(second, finish, load), front=True)
 
         self._queue.put(Call(first, go_on))
         return future
@@ -164,7 +188,10 @@ class Calls:
         self, work: Work, lent: Lent, load: Callable[[Work], None], deliver: Callable[[Work], T]
     ) -> Future[T]:
         future: Future[T] = Future(_it_runs_on)
-        self._queue.put(Call(work, self._finish(future, deliver), load, lent.heavy))
+        nccl = self.nccl if self.nccl is not None and self.nccl.takes(work.descriptor, lent.array) else None
+        if nccl is not None:
+            lent.stay(nccl.ready)
+        self._queue.put(Call(work, self._finish(future, deliver), load, lent.heavy, nccl))
         return future
 
     def _finish(

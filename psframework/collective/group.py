@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from psframework.backend import Array
-from psframework.collective import objects
+from psframework.collective import nccl, objects
 from psframework.collective.arrays import lend, name_of
 from psframework.collective.calls import Calls, guard
 from psframework.collective.descriptor import ANY, Descriptor, Operation
@@ -24,7 +25,7 @@ from psframework.collective.post import Post
 from psframework.collective.queue import Call, Queue
 from psframework.collective.recorder import Recorder, Standing, compare
 from psframework.collective.shm import SharedMemory
-from psframework.collective.work import Flat, Transport, Work
+from psframework.collective.work import Flat, Transport
 from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
 from psframework.rpc.deadline import Deadline, boottime
 from psframework.rpc.functions.future import Future
@@ -217,29 +218,9 @@ class ProcessGroup(Collectives):
             TypeError: the value can't travel.
         """
         self._check_rank("dst", dst)
-        packed = objects.pack(value)
-        lengths = np.empty(self.size, np.int64)
-        deadline = self._calls.deadline(timeout)
-        first = self._calls.work(Descriptor(0, Operation.ALL_GATHER, "int64", (1,)), deadline)
-        first.send, first.receive = np.array([packed.size], np.int64), lengths
-
-        def second(work: Work) -> tuple[Work, Callable[[Work], None]]:
-            longest = int(lengths.max())
-            gather = Descriptor(0, Operation.GATHER, "uint8", (longest,), None, dst)
-
-            def load(work: Work) -> None:
-                work.send = np.zeros(longest, np.uint8)
-                work.send[: packed.size] = packed
-                work.receive = np.empty(self.size * longest, np.uint8) if dst == self.rank else None
-
-            return self._calls.work(gather, deadline), load
-
-        def read(work: Work) -> list[Any] | None:
-            if work.receive is None:
-                return None
-            return [objects.unpack(each, views=False) for each in work.receive.reshape(self.size, -1)]
-
-        return self._calls.two(first, second, read)
+        return self._calls.gather_bytes(
+            objects.pack(value), dst, (self.rank, self.size), timeout, partial(objects.unpack, views=False)
+        )
 
     def begin(
         self,
@@ -302,6 +283,20 @@ class ProcessGroup(Collectives):
             return await self._transport.empty(shape, dtype)
         return np.zeros(shape, dtype)
 
+    async def use_nccl(self) -> None:
+        """From now on NCCL carries CuPy arrays, without the host. All ranks call it, each on its own GPU.
+
+        What NCCL does not have goes by way of the host as before: scatter, objects, the operations on bits,
+        16-bit integers and booleans. In an operation over NCCL all ranks pass CuPy arrays. Several GPUs are
+        unverified.
+
+        Raises:
+            ConfigurationError: no GPU, or CuPy without NCCL.
+            CollectiveMismatch: that is so on another rank.
+        """
+        if self._calls.nccl is None:
+            self._calls.nccl = await nccl.connect(self, self._transport)
+
     async def shrink(self, timeout: float | None = None) -> ProcessGroup:
         """The group of those members that are still alive; all of them call it. This one is over.
 
@@ -354,6 +349,8 @@ class ProcessGroup(Collectives):
         try:
             await self._keeper.leave(self)
         finally:
+            if self._calls.nccl is not None:
+                await self._calls.nccl.close()
             await self._transport.close()
 
     async def __aenter__(self) -> Self:

@@ -33,7 +33,7 @@ class Call:
             thread; what it queues in `front` runs next.
         load: fills the work's arrays just before it starts.
         heavy: `load` and `finish` copy so much that they should not run on the loop.
-        transport: what runs it; the group's own if None.
+        transport: what runs it, and aborts the group's own with it; the group's own if None.
     """
 
     __slots__ = ("finish", "heavy", "load", "nested", "over", "record", "starter", "transport", "work")
@@ -149,8 +149,8 @@ class Queue:
                     self._left = after, error
                 return False
             self.error = error
-            waiting = self._drain()
-        self._transport.abort(error)
+            waiting, running = self._drain(), self._running
+        self._transport_of(running).abort(error)
         self._drop(waiting, error)
         return True
 
@@ -162,7 +162,7 @@ class Queue:
             running = self._running
             waiting = self._drain()
         if running is not None:
-            self._transport.abort(gone)
+            self._transport_of(running).abort(gone)
         self._drop(waiting, error)
 
     def _drive(self, call: Call | None) -> None:
@@ -198,7 +198,7 @@ class Queue:
         if error is not None:
             self.ended(work, error)
         else:
-            (call.transport or self._transport).start(work)
+            self._transport_of(call).start(work)
 
     def _conclude(self, call: Call, error: BaseException | None) -> None:
         """It ended; the next one starts, here or in the loop of whoever is inside `start`."""
@@ -220,7 +220,7 @@ class Queue:
                     waiting = self._drain()
         if ends:
             assert error is not None
-            self._transport.abort(error)
+            self._transport_of(call).abort(error)
             self._failed(error)
         _finish(call, error)
         if error is not None:
@@ -229,6 +229,9 @@ class Queue:
             call.nested = True
         else:
             self._drive(self._next())
+
+    def _transport_of(self, call: Call | None) -> Transport:
+        return self._transport if call is None or call.transport is None else call.transport
 
     def _next(self) -> Call | None:
         with self._lock:
