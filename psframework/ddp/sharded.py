@@ -11,6 +11,7 @@ import numpy as np
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, asnumpy, device_of, xp
 from psframework.collective.group import ProcessGroup
+from psframework.ddp.distributed import DistributedDataParallel
 from psframework.ddp.partition import Extent, nbytes, partition
 from psframework.ddp.pieces import Part, pack, put, unpack
 from psframework.errors import ArgumentError, PsfError
@@ -46,8 +47,8 @@ class ShardedOptimizer:
 
     Args:
         optimizer: a description, without parameters: `optim.Adam(lr=1e-3)`.
-        model: a Module, of which the parameters that require grad are stepped; or parameters, or groups of
-            them, as optimizers take them. The same on all ranks.
+        model: a Module, wrapped or not, of which the parameters that require grad are stepped; or
+            parameters, or groups of them, as optimizers take them. The same on all ranks.
         group: the ranks.
 
     Attributes:
@@ -58,12 +59,15 @@ class ShardedOptimizer:
         ArgumentError: the optimizer has parameters; there are none to step; they are on several devices.
     """
 
-    def __init__(self, optimizer: Optimizer, model: Module | Params, group: ProcessGroup) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: Module | DistributedDataParallel | Params,
+        group: ProcessGroup,
+    ) -> None:
         self._group = group
         self._whole = _over_all(optimizer, model)
-        names: dict[Tensor, str] = {}
-        if isinstance(model, Module):
-            names = {parameter: name for name, parameter in model.named_parameters()}
+        names = {parameter: name for name, parameter in _named(model)}
         rule = optimizer.rule
         self._parameters = [p for each in self.param_groups for p in each[_PARAMS]]
         if len({device_of(parameter.data) for parameter in self._parameters}) > 1:
@@ -236,8 +240,13 @@ def _over_all(optimizer: Optimizer, model: Any) -> Optimizer:
             f"this {kind} has parameters already: describe one without, as optim.{kind}(lr=...), and pass "
             "the model beside it"
         )
-    if isinstance(model, Module):
-        model = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-        if not model:
-            raise ArgumentError("the model has no parameter that requires grad")
-    return Optimizer(model, optimizer.rule)
+    named = _named(model)
+    trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+    if named and not trained:
+        raise ArgumentError("the model has no parameter that requires grad")
+    return Optimizer(trained or model, optimizer.rule)
+
+
+def _named(model: Any) -> list[tuple[str, Tensor]]:
+    """Parameters by name of a Module, or of what wraps one; nothing of a list of parameters."""
+    return list(model.named_parameters()) if callable(getattr(model, "named_parameters", None)) else []

@@ -1,4 +1,7 @@
-"""Communication hooks, sparse gradients and loss scaling under DistributedDataParallel, on real processes."""
+"""Communication hooks, sparse gradients and loss scaling under DistributedDataParallel, on real processes.
+
+Cases of others (CASES.md): pytorch#30807, sparse gradients: test_a_sparse_table_equals_a_dense_one.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -67,7 +70,7 @@ async def test_a_hook_that_fails_on_one_rank_fails_on_all(cluster: psf.Cluster) 
 
 
 @pytest.mark.parametrize("size", [2, 3])
-async def test_a_sparse_table_equals_a_dense_one_in_one_process(cluster: psf.Cluster, size: int) -> None:
+async def test_a_sparse_table_equals_a_dense_one(cluster: psf.Cluster, size: int) -> None:
     expected = functions.serial_sparse(4)
     for rank in await on(cluster, size, functions.sparse, False):
         assert rank["kinds"] == {"SparseRows"}

@@ -191,7 +191,8 @@ async def sharded(
         Whether all bits were the same, bytes of state here and of all, and model and state to go on from.
     """
     group, mine, whole = await make_group(size), network(huge), network(huge)
-    optimizer = psf.ShardedOptimizer(OPTIMIZERS[kind](), mine, group)
+    ddp, other = [await psf.DistributedDataParallel(model, group) for model in (mine, whole)]
+    optimizer = psf.ShardedOptimizer(OPTIMIZERS[kind](), mine if kind == "LAMB" else ddp, group)
     reference = OPTIMIZERS[kind](whole.parameters())
     start = await group.broadcast_object(start, src=0)
     if start is not None:
@@ -199,7 +200,6 @@ async def sharded(
             model.load_state_dict(start["model"])
         optimizer.load_state_dict(start["state"])
         reference.load_state_dict(start["state"])
-    ddp, other = [await psf.DistributedDataParallel(model, group) for model in (mine, whole)]
     for step in range(*steps):
         rng = np.random.default_rng((step, group.rank))
         x, y = rng.standard_normal((8, 64)).astype(np.float32), rng.integers(0, 10, 8)
