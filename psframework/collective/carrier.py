@@ -51,6 +51,7 @@ class Carrier:
         self._scopes: set[asyncio.Timeout] = set()
         self._arriving: dict[tuple[int, Key], asyncio.Future[Letter]] = {}
         self._departed: dict[int, PeerLost] = {}
+        self._sending, self._sent = 0, Signal()
         self._error: BaseException | None = None
 
     # As a Post
@@ -73,13 +74,18 @@ class Carrier:
             step=key.step,
             header=header,
         )
-        async with self._until_abort(f"rank {to} ({self.names[to]}) did not take {_text(key)}", deadline):
-            try:
-                peer = await self._reach(to, deadline)
-                await peer.call(DELIVER, request, pb.DeliverReply, parts=parts, deadline=deadline)
-            except PeerLost as error:
-                self._lost(to, error)
-                raise
+        self._sending += 1
+        try:
+            async with self._until_abort(f"rank {to} ({self.names[to]}) did not take {_text(key)}", deadline):
+                try:
+                    peer = await self._reach(to, deadline)
+                    await peer.call(DELIVER, request, pb.DeliverReply, parts=parts, deadline=deadline)
+                except PeerLost as error:
+                    self._lost(to, error)
+                    raise
+        finally:
+            self._sending -= 1
+            self._sent.notify()
 
     async def receive(self, source: int, key: Key, deadline: Deadline) -> Letter:
         """As `Post.receive`."""
@@ -109,6 +115,11 @@ class Carrier:
         async with self._until_abort(f"rank {self.rank} ({self.names[self.rank]}) has no room", deadline):
             while not self.mailbox.put(source, key, letter):
                 await self._room.wait()
+
+    async def settle(self) -> None:
+        """Returns once all that was sent has arrived."""
+        while self._sending:
+            await self._sent.wait()
 
     def depart(self, rank: int, error: PeerLost) -> None:
         """A rank has closed the group: what it sent is here, and nothing more will come."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections import OrderedDict
@@ -10,13 +11,15 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from psframework.collective.carrier import SERVICE
 from psframework.collective.decision import check_algorithm
+from psframework.collective.desk import forget
 from psframework.collective.gathering import Gathering
 from psframework.collective.group import Place, ProcessGroup
+from psframework.collective.news import TELL_SECONDS, News
 from psframework.collective.recorder import Standing
 from psframework.collective.seat import Directory, Seat
 from psframework.collective.servicer import CollectiveService
@@ -26,24 +29,13 @@ from psframework.membership.names import check_name
 from psframework.membership.signal import Signal
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.functions.errand import Errand, Operation
 from psframework.rpc.functions.remote_client import Remote
 from psframework.rpc.session.agent import Agent
-from psframework.rpc.status import error_to_detail
-from psframework.rpc.values.journey import Journey
 
 log = logging.getLogger(__name__)
 
-TELL_SECONDS: Final = 2.0
 REMEMBERED: Final = 1024
 """Generations that have ended here."""
-
-ABORT: Final = Operation(
-    f"/{SERVICE}/Abort", pb.AbortReply, lambda reply, parts, journey: reply, lambda _: True
-)
-REPORT: Final = Operation(
-    f"/{SERVICE}/Report", pb.ReportReply, lambda reply, parts, journey: reply, lambda _: True
-)
 
 Key = tuple[str, str, int]
 """Job, name and generation."""
@@ -105,12 +97,12 @@ class Groups:
 
     def __init__(self, agent: Agent, remote: Remote, directory: Directory, membership: Membership) -> None:
         self.agent, self.directory, self.membership = agent, directory, membership
-        self._routes = remote.routes
+        self.news = News(remote.routes)
         self._seats: dict[Key, Seat] = {}
         self._ended: OrderedDict[Key, None] = OrderedDict()
         self._gathering: dict[Gathering, None] = {}
         self._changed = Signal()  # a seat was taken, or a gathering has ended
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._tickets = itertools.count(1)
         self._cleaning: set[asyncio.Future[None]] = set()
         self._closed = False
@@ -135,8 +127,10 @@ class Groups:
                 log.warning("closing a group: %s", failed)
         for seat in list(self._seats.values()):
             self._drop(seat, _left())
-        while self._gathering:  # they have been told
-            await self._changed.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TELL_SECONDS):
+                while self._gathering:  # they have been told
+                    await self._changed.wait()
         if self._cleaning:
             await asyncio.wait(self._cleaning, timeout=TELL_SECONDS)
         for task in self._cleaning:
@@ -214,7 +208,9 @@ class Groups:
             len(mine), [rank for _, rank in mine].index(group.rank), spec.deterministic, spec.algorithm,
             group.place.timeout,
         )  # fmt: skip
-        return await self.open(seat.id.job, name, options, deadline)
+        part = await self.open(seat.id.job, name, options, deadline)
+        self._seat(part).is_part = True
+        return part
 
     async def _gather(self, gathering: Gathering, deadline: Deadline) -> ProcessGroup:
         self._gathering[gathering] = None
@@ -241,12 +237,8 @@ class Groups:
 
     def drop(self, seat: Seat, error: PsfError) -> None:
         """A generation came to nothing, here and so for all of its ranks."""
-        self.tell(seat, error)
+        self.news.failed(seat, error)
         self._drop(seat, error)
-
-    def tell(self, seat: Seat, error: BaseException) -> None:
-        """The other ranks of a generation hear that it has ended."""
-        self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, error=error_to_detail(error)))
 
     def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
         """Does what nobody waits for, before this process leaves."""
@@ -260,28 +252,11 @@ class Groups:
         """The group failed here: all ranks hear of it."""
         seat = self._seat(group)
         seat.end(error)
-        self.tell(seat, error)
+        self.news.failed(seat, error)
 
     async def standings(self, group: ProcessGroup, deadline: Deadline) -> Mapping[int, Standing]:
         """Where the other ranks are, of those that answer in time."""
-        seat = self._seat(group)
-        asked = {
-            rank: self._send(REPORT, pb.ReportRequest(group=seat.id), seat, rank, deadline)
-            for rank in range(group.size)
-            if rank != group.rank and rank not in seat.lost
-        }
-        if asked:
-            await asyncio.wait(asked.values(), timeout=deadline.seconds())
-        found: dict[int, Standing] = {}
-        for rank, answer in asked.items():
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                reply = answer.result()
-                found[rank] = Standing(
-                    reply.completed, reply.completed_text, reply.running, reply.running_text, reply.seconds
-                )
-            else:
-                answer.cancel()
-        return found
+        return await self.news.standings(self._seat(group), deadline)
 
     async def leave(self, group: ProcessGroup) -> None:
         """This rank closes the group; the others are told, and what they still need of it is there."""
@@ -289,11 +264,16 @@ class Groups:
             seat = self._seat(group)
         except ContextClosed:
             return
-        request = pb.AbortRequest(group=seat.id, source=seat.rank, completed=group.last_completed)
-        told = self._tell(seat, request) if seat.error is None else []
+        if seat.error is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TELL_SECONDS):
+                    await seat.post.settle()
+        in_order = seat.error is None
+        if in_order and seat.is_part and seat.rank == 0:  # nobody asks for this name again
+            self.clean_up(forget(self.membership.kv, seat.id))
         self._drop(seat, ContextClosed(f"group {group.name!r} was closed here"))
-        if told:
-            await asyncio.wait(told, timeout=TELL_SECONDS)
+        if in_order:
+            await self.news.closed(seat, group.last_completed)
 
     # For the servicer
 
@@ -312,6 +292,10 @@ class Groups:
                 )
             async with asyncio.timeout(deadline.seconds()):
                 await self._changed.wait()
+
+    def pass_on(self, seat: Seat, error: BaseException) -> None:
+        """This rank was told that the group has ended."""
+        self.news.heard(seat, error)
 
     # As hooks of the membership
 
@@ -338,25 +322,6 @@ class Groups:
         for gathering in list(self._gathering):
             gathering.stop(error)
 
-    # Messages
-
-    def _tell(self, seat: Seat, request: pb.AbortRequest) -> list[asyncio.Future[Any]]:
-        deadline = Deadline.after(TELL_SECONDS)
-        return [
-            self._send(ABORT, request, seat, rank, deadline)
-            for rank in range(len(seat.members))
-            if rank != seat.rank and rank not in seat.lost and rank not in seat.departed
-        ]
-
-    def _send(
-        self, operation: Operation, request: Any, seat: Seat, rank: int, deadline: Deadline
-    ) -> asyncio.Future[Any]:
-        errand = Errand(self._routes, operation, request, Journey(), deadline)
-        errand.future.add_done_callback(_looked_at)
-        member = seat.members[rank]
-        self._routes.send(errand, member.name, member.incarnation)
-        return errand.future
-
     def _seat(self, group: ProcessGroup) -> Seat:
         for seat in self._seats.values():
             if seat.group is group:
@@ -372,11 +337,6 @@ class Groups:
             self._ended.popitem(last=False)
         seat.end(error)
         seat.forget()
-
-
-def _looked_at(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        log.debug("a rank was not told: %s", error)
 
 
 def _left() -> ContextClosed:

@@ -18,7 +18,7 @@ from psframework.collective.post import Post
 from psframework.collective.ring import Ring
 from psframework.collective.tuning import Algorithm, Table
 from psframework.collective.work import Flat, Work
-from psframework.errors import CollectiveMismatch, PsfError
+from psframework.errors import CollectiveMismatch, PeerLost, PsfError
 
 THREADED_BYTES: Final = 4 << 20
 """Above so many bytes to combine at once, a thread does it; below, going there and back costs more."""
@@ -124,7 +124,7 @@ class Network:
     def _sent_behind(self, task: asyncio.Task[None]) -> None:
         self._behind.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if error is not None and not isinstance(error, PeerLost):  # a loss is the group's to tell
             self._abort(error)
 
     async def _operate(

@@ -61,6 +61,16 @@ async def test_letters_wait_and_come_in_any_order(world: World) -> None:
     assert len(c.mailbox) == 0
 
 
+async def test_settle_waits_for_what_is_on_its_way(world: World) -> None:
+    a, b = await posts(world, "ab")
+    sending = asyncio.ensure_future(a.send(1, key(), b"h", [bytes(3_000_000)], soon()))
+    await asyncio.sleep(0)
+    await a.settle()
+    assert len(b.mailbox) == 1
+    await sending
+    await a.settle()  # nothing is: it returns
+
+
 async def test_a_rank_may_write_to_itself(world: World) -> None:
     a, _ = await posts(world, "ab")
     data = bytearray(b"12345")
