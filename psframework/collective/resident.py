@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from psframework import backend
 from psframework.collective.algorithms import BLOCK, bounds, combine
-from psframework.collective.exchange import Bytes
 from psframework.collective.ops import ReduceOp
+from psframework.collective.staging import Bytes
 from psframework.collective.work import Flat
 from psframework.wire.shm import Segment
 

@@ -18,9 +18,10 @@ from google.protobuf.message import DecodeError
 from psframework.collective import cores
 from psframework.collective.board import LINE_BYTES, Board
 from psframework.collective.descriptor import Descriptor, Operation, check_agreement
-from psframework.collective.exchange import SMALL, TURNS, Exchange, Staging, plan, reduction
+from psframework.collective.exchange import SMALL, plan, reduction
 from psframework.collective.reach import Reach
 from psframework.collective.resident import InPlace, Place, Residents, Share
+from psframework.collective.staging import TURNS, Exchange, Staging
 from psframework.collective.work import Flat, Work
 from psframework.errors import ArgumentError, CollectiveMismatch, ContextClosed, DeadlineExceeded, PeerLost
 from psframework.proto.v1.error_pb2 import ErrorDetail
