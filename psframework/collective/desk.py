@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Container
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -20,10 +21,20 @@ from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.status import error_to_detail
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RECORD: Final = "record"
 CLEAR_SECONDS: Final = 2.0
+
+
+async def forget(kv: KeyValue, id: pb.GroupId) -> None:
+    """Deletes the record of a group whose name is not used again."""
+    try:
+        key = f"{group_keys(id.job)}{id.name}/{RECORD}"
+        await kv.delete(key, deadline=Deadline.after(CLEAR_SECONDS))
+    except PsfError as error:
+        log.debug("the record of group %r stays: %s", id.name, error)
 
 
 class Desk:

@@ -11,6 +11,7 @@ from psframework.collective import rendezvous, setup, transports
 from psframework.collective.decision import decide
 from psframework.collective.desk import Desk
 from psframework.collective.group import ProcessGroup
+from psframework.collective.news import News
 from psframework.collective.seat import Directory, Seat
 from psframework.collective.work import Transport
 from psframework.errors import DeadlineExceeded, PeerLost, PsfError
@@ -36,6 +37,7 @@ class Home(Protocol):
     agent: Agent
     directory: Directory
     membership: Membership
+    news: News
 
     def take(self, seat: Seat) -> None:
         """A generation with this process is sealed: letters for it may come."""
@@ -47,10 +49,6 @@ class Home(Protocol):
 
     def drop(self, seat: Seat, error: PsfError) -> None:
         """A generation came to nothing, here and so for all of its ranks."""
-        ...
-
-    def tell(self, seat: Seat, error: BaseException) -> None:
-        """The other ranks of a generation hear that it has ended."""
         ...
 
     def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
@@ -187,7 +185,7 @@ class Gathering:
         home = self._home
         rank = rendezvous.ranks_of(sealed)[self._mine.incarnation]
         id = pb.GroupId(job=self.job, name=self.name, generation=sealed.generation)
-        seat = self._seat = Seat(id, rank, sealed.members, home.agent, home.directory, home.tell)
+        seat = self._seat = Seat(id, rank, sealed.members, home.agent, home.directory, home.news.failed)
         home.take(seat)
         for member in sealed.members:
             if self._is_gone(member.incarnation):  # it may have gone before anybody looked at this generation

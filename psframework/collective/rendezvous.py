@@ -102,7 +102,8 @@ def seal_survivors(
     survivors = [came[member.incarnation] for member in old if member.incarnation in came]
     if not survivors:
         return None
-    sealed = pb.Sealed(generation=record.generation + 1, members=survivors)
+    before = max(record.generation, survivors[0].shrinks)  # the record may have been deleted
+    sealed = pb.Sealed(generation=before + 1, members=survivors)
     sealed.completed = min(each.completed for each in survivors)
     return sealed
 

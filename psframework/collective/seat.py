@@ -57,6 +57,7 @@ class Seat:
         hosts: the ranks that share memory, once that is decided.
         shrinks: whether the group of those that survived it is being made.
         splits: how often it was split.
+        is_part: whether it came of a split.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Seat:
         self.hosts: tuple[tuple[int, ...], ...] = ()
         self.shrinks = False
         self.splits = 0
+        self.is_part = False
         self._agent, self._directory, self._tell = agent, directory, tell
         self._ranks = {member.incarnation: rank for rank, member in enumerate(members)}
         self._peers: dict[int, tuple[Peer, Callable[[], None]]] = {}
@@ -93,6 +95,11 @@ class Seat:
         group = self.group
         ended = group is None or group.closed or group.error is not None or self.error is not None
         return not ended and not self.departed
+
+    @property
+    def connected(self) -> set[int]:
+        """The ranks that this one has sessions with."""
+        return set(self._peers)
 
     def who(self, rank: int) -> str:
         """A rank, for people."""

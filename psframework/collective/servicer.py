@@ -29,6 +29,10 @@ class Seats(Protocol):
         """
         ...
 
+    def pass_on(self, seat: Seat, error: BaseException) -> None:
+        """This rank was told that the group has ended."""
+        ...
+
 
 class CollectiveService:
     """The servicer.
@@ -81,7 +85,10 @@ class CollectiveService:
             return pb.AbortReply()  # it has ended here too
         seat.check(request.source, caller)
         if request.HasField("error"):
-            seat.abort(detail_to_error(request.error))
+            error, first = detail_to_error(request.error), seat.error is None
+            seat.abort(error)
+            if first:
+                self._seats.pass_on(seat, error)
         else:
             seat.depart(request.source, request.completed)
         return pb.AbortReply()

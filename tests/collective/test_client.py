@@ -194,3 +194,18 @@ async def test_names_of_sub_groups_differ_between_splits(world: Clusters) -> Non
     second = await asyncio.gather(*(each.split(0, -each.rank) for each in groups))
     assert [each and each.name for each in (*first, *second)] == ["g.1.1.0"] * 2 + ["g.1.2.0"] * 2
     assert [each and each.rank for each in (*first, *second)] == [0, 1, 1, 0]
+    await asyncio.gather(*(each.close() for each in (*first, *second) if each))
+    await until(lambda: world.stored() == ["group/default/g/record"])  # those names are not used again
+
+
+async def test_among_many_only_those_with_sessions_are_told_and_tell_others(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psframework.collective.news.EVERYBODY", 1)
+    members = await world.join("a", "b", "c")  # b and c have shared memory with a, and no session
+    groups = await world.group("g", members)
+    seats = [each.groups._seat(group) for each, group in zip(members, groups, strict=True)]
+    assert [seat.connected for seat in seats] == [{1, 2}, {0}, {0}]
+    members[1].groups.ended(groups[1], PeerLost("somebody"))
+    await until(lambda: all(seat.error is not None for seat in seats))
+    assert members[1].agent.peer_for("c") is None

@@ -133,6 +133,9 @@ def test_survivors_keep_their_order() -> None:
     assert names(sealed) == ["z", "w"]
     assert sealed is not None
     assert (sealed.generation, sealed.completed) == (5, 11)
+    forgotten = rendezvous.seal_survivors(pb.GroupRecord(), came, old, {1, 2})
+    assert forgotten is not None
+    assert forgotten.generation == 5
     came[1].departed.append(2)  # one of them knows that x has closed the group
     assert names(rendezvous.seal_survivors(record, came, old, {1})) == ["z", "w"]
     assert rendezvous.seal_survivors(record, [], old, {0, 1, 2, 3}) is None

@@ -93,6 +93,8 @@ async def test_an_abort_says_why(world: World) -> None:
     await tell(world, "b", "Abort", source=1, error=error_to_detail(error))
     assert isinstance(seat.error, PeerLost)
     assert (str(seat.error), seat.error.rank) == (str(error), 2)
+    await tell(world, "c", "Abort", source=2, error=error_to_detail(error))
+    assert len(world.members["a"].passed_on) == 1  # else it would go around for ever
 
 
 async def test_an_orderly_end(world: World) -> None:

@@ -47,6 +47,7 @@ class Member:
 
     worker: Worker
     seats: list[Seat] = field(default_factory=list)
+    passed_on: list[BaseException] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -61,6 +62,9 @@ class Member:
             if seat.id == id:
                 return seat
         raise NotRegistered(f"{self.name} is not in generation {id.generation} of group {id.name!r}")
+
+    def pass_on(self, seat: Seat, error: BaseException) -> None:
+        self.passed_on.append(error)
 
     async def ask(self, to: Member, method: str, request: Any, response: Any, **more: Any) -> Any:
         """A bare call of a method of the service there."""
