@@ -11,7 +11,7 @@ from psframework.errors import ArgumentError, NotRegistered, ResourceExhausted, 
 RETRY_SECONDS: Final = 0.05
 MOST_GROUPS: Final = 10_000
 MOST_RANKS: Final = 1 << 16
-LONGEST_NAME: Final = 200
+LONGEST_NAME: Final = 400
 ABANDONED_SECONDS: Final = 3600.0
 
 

@@ -63,7 +63,7 @@ def test_a_failed_generation_does_not_come_back(desk):
 def test_what_cannot_be(desk):
     with pytest.raises(ArgumentError, match="1 to 65536 ranks"):
         desk.join(Ask("g", 0, Holder("a")))
-    with pytest.raises(ArgumentError, match="1 to 200 characters"):
+    with pytest.raises(ArgumentError, match="1 to 400 characters"):
         desk.join(Ask("", 2, Holder("a")))
     with pytest.raises(ArgumentError):
         desk.join(Ask("g", 2, Holder("a", wanted=2)))
