@@ -37,9 +37,11 @@ def deposit(leaf: Traced, gradient: Gradient) -> None:
     total, buffer = leaf._grad, leaf.grad_buffer
     if buffer is not None:
         if total is None:
-            buffer[...] = 0 if isinstance(gradient, SparseRows) else gradient
             if isinstance(gradient, SparseRows):
+                buffer[...] = 0
                 gradient.add_to(buffer)
+            elif gradient is not buffer:  # which was offered, and claimed
+                buffer[...] = gradient
         elif total is buffer:
             _add_into(buffer, gradient)
         else:

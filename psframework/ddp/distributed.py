@@ -218,7 +218,7 @@ class DistributedDataParallel:
         Args:
             path: of an SVG file that is written.
         """
-        if self._step is None or not self._step.spent or not self._step.flight.over.done():
+        if self._step is None or not self._step.spent or not self._step.flight.over:
             raise ArgumentError("timeline: no backward has ended yet")
         return timeline.draw(self._forward, self._step, self._reducer.buckets, path)
 
@@ -254,7 +254,7 @@ class DistributedDataParallel:
     async def _landed(self) -> None:
         """A backward that nobody waits for any more has ended."""
         if self._step is not None:
-            await asyncio.shield(self._step.flight.over)
+            await self._step.flight.wait()
 
     async def _fly(self, run: Callable[..., None], *args: Any) -> None:
         joining = self.joining
@@ -268,8 +268,7 @@ class DistributedDataParallel:
             if flight.claim():
                 flight.land()  # cancelled before it began
             raise
-        if not flight.over.done():
-            await asyncio.shield(flight.over)
+        await flight.wait()
         error = flight.taken()
         if error is not None:
             try:

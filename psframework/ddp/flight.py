@@ -47,7 +47,7 @@ class Flight:
             have landed; from any thread.
 
     Attributes:
-        over: done after `on_over`, on the loop that made this.
+        over: whether `on_over` was called.
         error: the first error.
     """
 
@@ -55,7 +55,8 @@ class Flight:
         self._group = group
         self._on_over: Callable[[BaseException | None], None] | None = on_over
         self._loop = asyncio.get_running_loop()
-        self.over: asyncio.Future[None] = self._loop.create_future()
+        self.over = False
+        self._waiter: asyncio.Future[None] | None = None
         self.error: BaseException | None = None
         self._lock = Lock()
         self._open = 1  # the backward itself
@@ -140,11 +141,18 @@ class Flight:
             on_over, self._on_over = self._on_over, None  # it refers to whoever keeps this flight
             assert on_over is not None
             on_over(self.error)
-            try:
-                self._loop.call_soon_threadsafe(self._settle)
-            except RuntimeError:
-                pass  # that loop is closed: nobody waits any more
+            with self._lock:
+                self.over, waiter = True, self._waiter
+            if waiter is not None:
+                try:
+                    self._loop.call_soon_threadsafe(waiter.set_result, None)
+                except RuntimeError:
+                    pass  # that loop is closed: nobody waits any more
 
-    def _settle(self) -> None:
-        if not self.over.done():
-            self.over.set_result(None)
+    async def wait(self) -> None:
+        """Until it is over. (The loop is woken only if somebody waits: that costs more than all the rest.)"""
+        with self._lock:
+            if self.over:
+                return
+            self._waiter = self._waiter or self._loop.create_future()
+        await asyncio.shield(self._waiter)

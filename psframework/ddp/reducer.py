@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from time import perf_counter
 from typing import Any, Final, TypeAlias
@@ -14,6 +14,7 @@ from psframework import backend
 from psframework.autograd import SparseRows, Tensor
 from psframework.autograd.accumulate import deposit_all
 from psframework.autograd.engine import Key, Sums, finished, propagate, start
+from psframework.autograd.offers import offering
 from psframework.backend import Array
 from psframework.collective.descriptor import Operation
 from psframework.collective.ops import ReduceOp
@@ -143,7 +144,8 @@ class Reducer:
                 step.flight.refuse(problem)
                 return
             self._tell_used(step)
-            self._compute(step, _Pass(gradients, heap, retain_graph, found), begun)
+            with offering(self._vacant()):
+                self._compute(step, _Pass(gradients, heap, retain_graph, found), begun)
 
     def run_alone(self, roots: Roots, seeds: Any, retain_graph: bool) -> None:
         """A backward that only adds up here: `no_sync`."""
@@ -180,6 +182,13 @@ class Reducer:
         coming, self.coming = self.coming, None
         if coming is not None:
             self.place(coming)
+
+    def _vacant(self) -> Iterator[Array]:
+        """Places in buckets that gradients can be written into right away."""
+        for number, view in self._views.items():
+            parameter = self.parameters[number]
+            if parameter.grad is None and not parameter.leaf_hooks:
+                yield view
 
     def _compute(self, step: Step, way: _Pass, begun: float) -> None:
         last = len(self.buckets) - 1

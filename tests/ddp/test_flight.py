@@ -48,9 +48,9 @@ async def test_it_is_over_when_all_have_landed_and_the_backward_has_ended() -> N
     assert thens == [1]
     flight.land()
     await asyncio.sleep(0)
-    assert not flight.over.done() and ends == []
+    assert not flight.over and ends == []
     group.begun[1](None)
-    await flight.over
+    await flight.wait()
     assert ends == [None] and flight.taken() is None
 
 
@@ -68,7 +68,7 @@ async def test_after_an_error_nothing_more_is_begun() -> None:
     assert len(group.begun) == 2
     group.begun[1](PeerLost("gone too", peer="a"))
     flight.land()
-    await flight.over
+    await flight.wait()
     assert ends == [lost] and group.declined == []
     taken = flight.taken()
     assert taken is not lost and str(taken) == "gone" and flight.error is None
@@ -82,7 +82,7 @@ async def test_an_own_error_is_told_to_the_others_and_one_of_a_collective_is_not
     flight.fail(ValueError("a second one"))
     assert group.declined == ["a backward failed with ValueError: mine"]
     flight.land()
-    await flight.over
+    await flight.wait()
     assert flight.taken() is own
     shared = Flight(group, lambda error: None)
     shared.fail(CollectiveMismatch("all have it"))
@@ -95,7 +95,7 @@ async def test_a_refusal_says_who_and_why() -> None:
     flight.refuse("no gradient")
     assert group.declined == ["no gradient"]
     flight.land()
-    await flight.over
+    await flight.wait()
     error = flight.taken()
     assert isinstance(error, CollectiveMismatch) and str(error) == "rank 1 (b): no gradient"
 
@@ -111,7 +111,7 @@ async def test_a_callback_that_fails_does_not_keep_the_flight_up() -> None:
     with pytest.raises(ValueError):
         group.begun[0](None)
     flight.land()
-    await flight.over
+    await flight.wait()
 
 
 async def test_only_one_claims_it() -> None:

@@ -48,7 +48,7 @@ async def fly(group: ProcessGroup, kind: str, scale: float = 1.0, fails: bool = 
             step.launch(buckets[1])
 
     await psf.compute(run)
-    await flight.over
+    await flight.wait()
     error = flight.taken()
     if error is not None:
         return error

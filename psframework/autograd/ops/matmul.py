@@ -10,6 +10,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
+from psframework.autograd.offers import claim
 from psframework.autograd.record import as_tensor, constant, explain, record, record_node, recording, sum_to
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
@@ -106,6 +107,7 @@ def _record_linear(
     if not (x_needs or weight_needs or bias_needs) or not is_grad_enabled():
         return constant(out)
     kept = rows if weight_needs else None
+    target = weight.grad_buffer if weight._node is None else None
     w = weight._data if x_needs else None
     shape = None if x._data.ndim == 2 else x._data.shape
 
@@ -118,7 +120,7 @@ def _record_linear(
                 into_x = into_x.reshape(shape)
         return (
             into_x,
-            None if kept is None else product(g.T, kept),
+            None if kept is None else _into_weight(g, kept, target),
             _sum_rows(g) if bias_needs else None,
         )
 
@@ -129,6 +131,13 @@ def _record_linear(
     )
     v, u = x._version, weight._version
     return record_node("linear", out, rule, edges, ((v, v[0]) if weight_needs else (u, u[0]), (u, u[0])))
+
+
+def _into_weight(g: Array, rows: Array, target: Array | None) -> Array:
+    place = claim(target)
+    if place is None or not place.dtype == g.dtype == rows.dtype or backend.is_narrow(place.dtype):
+        return product(g.T, rows)
+    return g.T.dot(rows, out=place)
 
 
 def matmul(a: Tensor | Array, b: Tensor | Array) -> Tensor:

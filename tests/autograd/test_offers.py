@@ -1,0 +1,70 @@
+"""Gradients that are written where their owner wants them, and those that must not be."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psframework as psf
+from psframework.autograd.engine import backward
+from psframework.autograd.offers import claim, offering
+from psframework.nn import functional as F
+
+
+def test_an_offer_is_for_the_first_who_claims_it_in_this_thread() -> None:
+    array, other = np.zeros(3), np.zeros(3)
+    assert claim(array) is None and claim(None) is None
+    with offering([array]):
+        assert claim(other) is None
+        elsewhere: list[object] = []
+        thread = threading.Thread(target=lambda: elsewhere.append(claim(array)))
+        thread.start()
+        thread.join()
+        assert elsewhere == [None]
+        assert claim(array) is array
+        assert claim(array) is None
+        with offering([other]):
+            assert claim(other) is other
+    with offering([array]):
+        pass
+    assert claim(array) is None
+
+
+def weight(dtype: str = "float64") -> Any:
+    made = psf.tensor(np.arange(6.0).reshape(2, 3).astype(dtype), requires_grad=True)
+    made.grad_buffer = np.full((2, 3), 9.0, dtype)
+    return made
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_linear_writes_the_gradient_of_its_weight_into_the_buffer(rows: int) -> None:
+    x = np.random.default_rng(0).normal(size=(rows, 3))
+    w = weight()
+    expected = backward(F.linear(x, w).sum())[w]
+    assert expected is not w.grad_buffer and (w.grad_buffer == 9).all()  # nothing was offered
+    loss = F.linear(x, w).sum()
+    with offering([w.grad_buffer]):
+        loss.backward()
+    assert w.grad is w.grad_buffer
+    np.testing.assert_array_equal(w.grad, expected)
+
+
+def test_a_weight_that_is_used_twice_gets_the_sum() -> None:
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    w = weight()
+    expected = backward((F.linear(x, w) * F.linear(2 * x, w)).sum())[w]
+    loss = (F.linear(x, w) * F.linear(2 * x, w)).sum()
+    with offering([w.grad_buffer]):
+        loss.backward()
+    assert w.grad is w.grad_buffer
+    np.testing.assert_allclose(w.grad, expected, rtol=1e-12)
+
+
+def test_other_dtypes_are_copied() -> None:
+    w = weight("float16")
+    x = np.ones((4, 3), np.float16)
+    loss = F.linear(x, w).sum()
+    with offering([w.grad_buffer]):
+        loss.backward()
+    assert w.grad is w.grad_buffer and (w.grad == 4).all()
