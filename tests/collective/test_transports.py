@@ -96,3 +96,20 @@ async def test_a_ring_is_not_deterministic_on_any_rank(world: Clusters) -> None:
 def test_every_algorithm_has_a_transport() -> None:
     """Those that are tested here, and the central one, which needs a service: tests/integration."""
     assert set(decision.ALGORITHMS) == {"shm", "direct", "ring", "hierarchical", "central"}
+
+
+async def test_resident_arrays_of_ranks_that_share_memory_are_reduced_in_place() -> None:
+    async with clusters() as world:
+        groups = await world.group("g", await world.join("a", "b"))
+        first = await asyncio.gather(*(each.empty(100_000) for each in groups))
+        second = await asyncio.gather(*(each.empty((300, 400), "float64") for each in groups))
+        for arrays in (first, second):
+            for rank, each in enumerate(arrays):
+                each[:] = rank + 1
+            steps = [each._transport._step for each in groups]  # type: ignore[attr-defined]
+            await asyncio.gather(
+                *(group.all_reduce(each) for group, each in zip(groups, arrays, strict=True))
+            )
+            assert all((each == 3).all() for each in arrays)
+            after = [each._transport._step for each in groups]  # type: ignore[attr-defined]
+            assert after == [step + 2 for step in steps]  # barriers; copied through slots it takes one
