@@ -22,6 +22,7 @@ COMMANDS = [
     "health",
     "rref",
     "rref list",
+    "run",
     "serve",
     "status",
     "up",
@@ -44,7 +45,7 @@ def test_the_commands_are_these() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve", "worker-bee"], "no service 'worker-bee'; there are coordinator, parameter-server"),
+        (["serve", "worker-bee"], "no service 'worker-bee'; there are allreduce, coordinator"),
         (["certs", "issue", "trainer", "--dir", "nowhere"], "psf certs init"),
         (["status"], "PSF_COORDINATOR"),
         (["rref", "list"], "PSF_COORDINATOR"),
@@ -53,6 +54,7 @@ def test_the_commands_are_these() -> None:
         (["demo", "--kill", "--trainers", "1"], "--trainers 2"),
         (["up", "--lanes", "pigeon"], "pigeon"),
         (["bench", "nonsense"], "no benchmark"),
+        (["run", "nowhere.py"], "no script nowhere.py"),
     ],
 )
 def test_an_error_is_one_line_and_status_2(
