@@ -130,8 +130,8 @@ class Connection:
         self._closed = True
         late = ""
         groups = asyncio.ensure_future(self.groups.close())  # first: the other ranks shall not wait
-        await asyncio.sleep(0)
         try:
+            await asyncio.sleep(0)
             if timeout is not None:
                 end = Deadline.after(timeout)
                 await groups

@@ -313,7 +313,7 @@ class Groups:
                 why = "closed" if str(reason) == "left" else str(reason)
                 seat.lose(rank, PeerLost(text, peer=name, reason=why))
         for gathering in list(self._gathering):
-            gathering.lost(member.incarnation)
+            gathering.look_again()
 
     def evicted(self, error: Evicted) -> None:
         """The cluster has given this process up, and with it its groups."""

@@ -76,7 +76,6 @@ class Gathering:
         self._options = options
         self._old = old
         self._desk = Desk(home.membership.kv, job, name)
-        self._gone: set[int] = set()
         self._stopped: PsfError | None = None
         self._seat: Seat | None = None
         spec = options.spec()
@@ -89,9 +88,8 @@ class Gathering:
         if options.rank is not None:
             self._mine.rank = options.rank
 
-    def lost(self, incarnation: int) -> None:
+    def look_again(self) -> None:
         """A member is gone, or stalled."""
-        self._gone.add(incarnation)
         self._desk.notify()
 
     def stop(self, error: PsfError) -> None:
@@ -199,7 +197,7 @@ class Gathering:
             start = await self._until(lambda: self._started(seat), deadline, "the start of the group")
             home.clean_up(self._done())
             transport = await self._until_lost(seat, transports.build(seat, start, home, deadline))
-        except (PsfError, asyncio.CancelledError) as error:
+        except PsfError as error:
             raise seat.error or error from None
         return home.begin(seat, transport, sealed.completed, self._options)
 
