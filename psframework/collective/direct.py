@@ -40,24 +40,42 @@ class Direct:
         self._letters, self._work, self._combine, self._spawn = letters, work, combine, spawn
         self._sent: dict[tuple[int, int], asyncio.Task[None]] = {}
 
-    async def run(self, given: Mapping[int, Flat], *, whole: bool = False) -> None:
-        """Does it.
+    async def exchange(self, given: Mapping[int, Flat], *, copied: bool) -> None:
+        """An all-reduce in which each rank sends everything to all, and combines everything itself.
 
         Args:
             given: what `plan.gives` said.
-            whole: an all-reduce is done in one round, in which each rank combines all of it.
+            copied: it is not the memory that the result goes to.
         """
+        letters, ahead = self._letters, 0
+        total = plan.adds(self._work, letters.rank, letters.size, whole=True)
+        if total is None:
+            return
+        cuts = list(plan.chunks(total.into))
+        for index, cut in enumerate(cuts):
+            while ahead < min(index + WINDOW, len(cuts)):
+                for rank, array in given.items():
+                    step = FIRST_STEP + 2 * ahead
+                    self._sent[rank, ahead] = letters.send(rank, step, array[cuts[ahead]])
+                ahead += 1
+            came = await self._take_all(FIRST_STEP + 2 * index, total.own[cut])
+            for rank in given if not copied else ():
+                await self._sent[rank, index]
+            await self._combine(total.op, came, letters.size, total.into[cut])
+
+    async def run(self, given: Mapping[int, Flat]) -> None:
+        """Any operation; `given` is what `plan.gives` said."""
         letters, work = self._letters, self._work
         for rank, array in given.items():
             self._spawn(self._give(rank, array))
-        takes = {} if whole else plan.takes(work, letters.rank, letters.size)
+        takes = plan.takes(work, letters.rank, letters.size)
         mine = takes.pop(letters.rank, None)
         if mine is not None:
             np.copyto(mine, plan.own(work, letters.rank, letters.size))
-        shares = work.descriptor.operation is Operation.ALL_REDUCE and not whole
+        shares = work.descriptor.operation is Operation.ALL_REDUCE
         for source, target in takes.items():
             self._spawn(self._take_from(source, target, shares))
-        total = plan.adds(work, letters.rank, letters.size, whole=whole)
+        total = plan.adds(work, letters.rank, letters.size)
         if total is not None:
             await self._add(total, shares)
 
@@ -71,15 +89,20 @@ class Direct:
         """Combines this rank's part, and sends each chunk to all others if it `shares`."""
         letters = self._letters
         for index, cut in enumerate(plan.chunks(total.into)):
-            step, own = FIRST_STEP + 2 * index, total.own[cut]
-            came = [
-                plan.parts(own) if rank == letters.rank else await letters.take(rank, step, own)
-                for rank in range(letters.size)
-            ]
+            step = FIRST_STEP + 2 * index
+            came = await self._take_all(step, total.own[cut])
             await self._combine(total.op, came, letters.size, total.into[cut])
             if shares:
                 for rank in letters.others:
                     letters.send(rank, step + 1, total.into[cut])
+
+    async def _take_all(self, step: int, own: Flat) -> list[list[Flat]]:
+        """A chunk of each rank, in their order."""
+        letters = self._letters
+        return [
+            plan.parts(own) if rank == letters.rank else await letters.take(rank, step, own)
+            for rank in range(letters.size)
+        ]
 
     async def _take_from(self, source: int, target: Flat, shared: bool) -> None:
         """Copies what a rank gave, or what it has combined and `shared`."""

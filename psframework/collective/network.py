@@ -23,6 +23,9 @@ from psframework.errors import CollectiveMismatch, PeerLost, PsfError
 THREADED_BYTES: Final = 4 << 20
 """Above so many bytes to combine at once, a thread does it; below, going there and back costs more."""
 
+COPIED_BYTES: Final = 256 << 10
+"""Up to so many bytes, an array is copied and sent, and nobody waits until it has arrived."""
+
 
 class Network:
     """Implements Transport over a Post. Made on the loop, where all of it runs.
@@ -90,17 +93,19 @@ class Network:
         if self._error is not None:
             raise self._error
         algorithm = self._algorithm(work)
-        if algorithm is Algorithm.WHOLE or work.descriptor.operation is Operation.BARRIER:
-            await self._one_round(work)
+        if work.descriptor.operation is Operation.BARRIER or (
+            algorithm is Algorithm.WHOLE and _nbytes(work) <= COPIED_BYTES
+        ):
+            await self._one_way(work)
             return
         async with asyncio.TaskGroup() as tasks:
             letters = Letters(self._post, self._channel, work, tasks.create_task)
-            mismatch = await self._operate(letters, work, tasks, rings=algorithm is Algorithm.RING)
+            mismatch = await self._operate(letters, work, tasks, algorithm)
         if mismatch is not None:  # not raised inside: that would end sends, and others must learn of it too
             raise mismatch
         letters.check()
 
-    async def _one_round(self, work: Work) -> None:
+    async def _one_way(self, work: Work) -> None:
         """Each sends all it has to all; it is over when theirs have come, whether or not its own have.
 
         So it takes one way, and not there and back; what is sent is a copy, since the user's array changes.
@@ -113,7 +118,7 @@ class Network:
         if mismatch is not None:
             raise mismatch
         if given:
-            await Direct(letters, work, self._combine, self._send_behind).run(given, whole=True)
+            await Direct(letters, work, self._combine, self._send_behind).exchange(given, copied=True)
 
     def _send_behind(self, send: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(send)
@@ -128,14 +133,17 @@ class Network:
             self._abort(error)
 
     async def _operate(
-        self, letters: Letters, work: Work, tasks: asyncio.TaskGroup, *, rings: bool
+        self, letters: Letters, work: Work, tasks: asyncio.TaskGroup, algorithm: Algorithm
     ) -> CollectiveMismatch | None:
-        given = {} if rings else gives(work, letters.rank, letters.size)
+        rings, whole = algorithm is Algorithm.RING, algorithm is Algorithm.WHOLE
+        given = {} if rings else gives(work, letters.rank, letters.size, whole=whole)
         mismatch = self._compare(work, await letters.agree(given))
         if mismatch is not None:
             return mismatch
         if rings:
             await Ring(letters, work, self._combine, tasks.create_task).run()
+        elif whole:
+            await Direct(letters, work, self._combine, tasks.create_task).exchange(given, copied=False)
         else:
             await Direct(letters, work, self._combine, tasks.create_task).run(given)
         return None
@@ -151,14 +159,17 @@ class Network:
         return None
 
     def _algorithm(self, work: Work) -> Algorithm:
-        nbytes = 0 if work.send is None else work.send.nbytes
-        return self._table.choose(work.descriptor.operation, nbytes, self._post.size)
+        return self._table.choose(work.descriptor.operation, _nbytes(work), self._post.size)
 
     async def _combine(self, op: ReduceOp, came: Sequence[Sequence[Flat]], size: int, out: Flat) -> None:
         if out.nbytes * len(came) < THREADED_BYTES:
             _combine_parts(op, came, size, out)
         else:
             await self._loop.run_in_executor(self._thread, _combine_parts, op, came, size, out)
+
+
+def _nbytes(work: Work) -> int:
+    return 0 if work.send is None else work.send.nbytes
 
 
 def _combine_parts(op: ReduceOp, came: Sequence[Sequence[Flat]], size: int, out: Flat) -> None:

@@ -25,7 +25,7 @@ RINGING: Final = frozenset({Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Oper
 """What can go around a ring."""
 
 _VERSION: Final = 1
-_WHOLE: Final[dict[int, int]] = {2: 256 << 10, 4: 64 << 10, 16: 16 << 10, 64: 4 << 10}
+_WHOLE: Final[dict[int, int]] = {2: 1 << 40, 4: 64 << 10, 16: 16 << 10, 64: 4 << 10}
 
 
 class Algorithm(StrEnum):
@@ -42,7 +42,7 @@ class Table:
 
     Args:
         whole: number of ranks -> bytes of an array up to which one round of whole arrays is fastest.
-            Between two numbers of ranks, the larger one's.
+            Between two numbers of ranks, the larger one's. Two ranks always do so: it is as many bytes.
         ring_from: number of ranks from which on a ring is taken where there is one.
     """
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from collective import Mail, collect, describe
 
-from psframework.collective import plan
+from psframework.collective import network, plan
 from psframework.collective.descriptor import Operation
 from psframework.collective.direct import WINDOW
 from psframework.collective.network import Network
@@ -37,7 +37,11 @@ async def test_only_so_many_chunks_are_on_their_way_to_a_rank() -> None:
     assert np.array_equal(got[1], sends[0])
 
 
-async def test_what_was_sent_is_overwritten_only_after_it_has_arrived() -> None:
+@pytest.mark.parametrize("table", [Table({}), Table({2: 1 << 30})], ids=["parts", "whole"])
+async def test_what_was_sent_is_overwritten_only_after_it_has_arrived(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "COPIED_BYTES", 0)
     mail = Mail(2)
 
     def early(source: int, to: int, key: Key) -> bool:
@@ -46,7 +50,7 @@ async def test_what_was_sent_is_overwritten_only_after_it_has_arrived() -> None:
     sends = [np.arange(100.0), np.arange(100.0) * 10]
     before = [each.copy() for each in sends]
     release = mail.hold(early)
-    transports = [Network(post, Table({})) for post in mail.posts]
+    transports = [Network(post, table) for post in mail.posts]
     running = asyncio.ensure_future(
         collect(transports, [describe(Operation.ALL_REDUCE, sends[0])] * 2, sends)
     )

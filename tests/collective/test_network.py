@@ -12,7 +12,7 @@ from collective import SHARING, Mail, collect, describe, opened, prepare, run_wo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from psframework.collective import plan
+from psframework.collective import network, plan
 from psframework.collective.agreement import MESH
 from psframework.collective.algorithms import reference
 from psframework.collective.descriptor import Descriptor, Operation
@@ -98,9 +98,13 @@ def test_every_operation_is_the_reference(data: st.DataObject) -> None:
     assert mail.untaken == 0
 
 
+@pytest.mark.parametrize("copied", [0, 1 << 20])
 @pytest.mark.parametrize("name", sorted(TABLES))
 @pytest.mark.parametrize("operation", ALL)
-async def test_many_chunks(name: str, operation: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_chunks(
+    name: str, operation: Operation, copied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "COPIED_BYTES", copied)
     monkeypatch.setattr(plan.chunks, "__defaults__", (64,))
     monkeypatch.setattr(plan.parts, "__defaults__", (64,))
     size = 4
