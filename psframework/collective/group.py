@@ -361,13 +361,14 @@ class ProcessGroup(Collectives):
     ) -> None:
         await self.close()
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException, known: bool) -> None:
         """An operation's error ended the group; in any thread."""
-        self._loop.call_soon_threadsafe(self._tell, error)
+        self._loop.call_soon_threadsafe(self._tell, error, known)
 
-    def _tell(self, error: BaseException) -> None:
+    def _tell(self, error: BaseException, known: bool = False) -> None:
         self._messages.end(error)
-        self._keeper.ended(self, error)
+        if not known:  # else ranks that are still in the operation before would be disturbed
+            self._keeper.ended(self, error)
 
     def _broken(self, error: BaseException) -> None:
         """A send did not arrive, and the receiver waits for its number."""

@@ -74,7 +74,8 @@ class Queue:
         transport: runs them.
         recorder: is told.
         loop: heavy copies are kept off it.
-        failed: called once, from any thread, when an operation's error ended the group.
+        failed: called once, from any thread, when an operation's error ended the group; with whether the
+            other ranks know of it, from the one that left.
         explain: called on the loop with a DeadlineExceeded of an operation; hands on a better one.
     """
 
@@ -83,7 +84,7 @@ class Queue:
         transport: Transport,
         recorder: Recorder,
         loop: asyncio.AbstractEventLoop,
-        failed: Callable[[BaseException], None],
+        failed: Callable[[BaseException, bool], None],
         explain: Explain | None = None,
     ) -> None:
         self._transport = transport
@@ -221,7 +222,7 @@ class Queue:
         if ends:
             assert error is not None
             self._transport_of(call).abort(error)
-            self._failed(error)
+            self._failed(error, self._left is not None and error is self._left[1])
         _finish(call, error)
         if error is not None:
             self._drop(waiting, error)
@@ -267,7 +268,7 @@ class Queue:
 
     def _end(self, error: BaseException) -> None:
         if self.abort(error):
-            self._failed(error)
+            self._failed(error, False)
 
     def _on_loop(self, function: Callable[[], None]) -> None:
         if get_ident() == self._loop_thread:

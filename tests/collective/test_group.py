@@ -130,6 +130,16 @@ async def test_closing_in_order_disturbs_nothing():
             await a.barrier()
 
 
+async def test_one_that_left_is_no_news_to_the_others():
+    """Told by one that is ahead, they would give up an operation that can end well."""
+    async with groups(3, threaded=True) as made:
+        await asyncio.gather(*(group.barrier() for group in made))
+        await made[0].close()
+        with pytest.raises(PeerLost, match="rank 0"):
+            await made[1].barrier()
+        assert made.connection.told == [] and made[2].error is None
+
+
 async def test_closing_with_something_on_its_way():
     async with groups(2) as made:
         a, b = made

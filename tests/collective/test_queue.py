@@ -54,8 +54,13 @@ class Bench:
         self.failed: list[BaseException] = []
         self.recorder = Recorder(boottime)
         loop = asyncio.get_running_loop()
-        self.queue = Queue(self.transport, self.recorder, loop, self.failed.append, explain)
+        self.known: list[bool] = []
+        self.queue = Queue(self.transport, self.recorder, loop, self._fail, explain)
         self.ends: list[tuple[str, BaseException | None]] = []
+
+    def _fail(self, error: BaseException, known: bool) -> None:
+        self.failed.append(error)
+        self.known.append(known)
 
     def call(self, name: str, operation: Operation = Operation.BARRIER, **options) -> Call:
         work = Work(Descriptor(0, operation, note=name), None, None, Deadline.NEVER, self.queue.ended)
@@ -147,7 +152,7 @@ async def test_any_other_error_ends_the_group():
     assert [(name, str(error), error.rank) for name, error in bench.ends] == [
         (name, "rank 1 is gone", 1) for name in "abc"
     ]
-    assert len(bench.failed) == 1 and bench.transport.sequences == [1]
+    assert len(bench.failed) == 1 and bench.known == [False] and bench.transport.sequences == [1]
     assert bench.ends[2][1] is not bench.ends[0][1], "each raises an error of its own"
 
 
@@ -170,6 +175,7 @@ async def test_a_member_that_left_in_order_fails_only_what_it_took_no_part_in():
     bench.transport.end()
     assert [name for name, error in bench.ends if error is None] == ["a"]
     assert str(dict(bench.ends)["b"]) == "closed" and bench.failed == [error]
+    assert bench.known == [True], "whoever left told the others"
     assert bench.transport.sequences == [1]
 
 
