@@ -262,7 +262,7 @@ class CentralGroup:
     # Ends
 
     def fail(self, error: PsfError) -> None:
-        """Ends the group, and the operation that waits for ranks; one that is being computed ends by itself."""
+        """Ends the group, and the operation that waits for ranks; what is being computed comes to its end."""
         self.error = self.error or error
         if self.round is not None and not self.round.ready:
             failed, self.round = self.round, None
