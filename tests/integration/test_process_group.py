@@ -58,6 +58,35 @@ async def test_two_programs_add_arrays(tmp_path: Path) -> None:
         assert [await rank.end() for rank in ranks] == [0, 0]
 
 
+async def test_ranks_that_can_share_no_memory_are_on_different_hosts(tmp_path: Path) -> None:
+    """As containers with and without a common folder for sockets: two share memory, the third does not."""
+    source = """
+        import asyncio, os, sys
+        os.environ["PSF_SHM_DIR"] = sys.argv[3]
+        import numpy as np
+        import psframework as psf
+
+        async def main() -> None:
+            async with psf.connect(sys.argv[1]) as cluster:
+                group = await cluster.process_group("g", 3, rank=int(sys.argv[2]))
+                for values in (3, 500_000):
+                    a = np.full(values, group.rank + 1.0)
+                    await group.all_reduce(a)
+                print("sum", a[0], a[-1], group.transport, flush=True)
+
+        if __name__ == "__main__":
+            asyncio.run(main())
+    """
+    async with psf.local_cluster() as local, AsyncExitStack() as stack:
+        ranks = []
+        for rank, folder in enumerate(("x", "y", "x")):
+            (tmp_path / folder).mkdir(mode=0o700, exist_ok=True)
+            arguments = [local.address, str(rank), str(tmp_path / folder)]
+            ranks.append(await stack.enter_async_context(program(tmp_path, f"rank{rank}", source, arguments)))
+        assert [await rank.line("sum") for rank in ranks] == ["sum 6.0 6.0 hierarchical"] * 3
+        assert [await rank.end() for rank in ranks] == [0, 0, 0]
+
+
 async def test_ranks_follow_the_natural_order_of_names(cluster: psf.Cluster) -> None:
     found = await everywhere(cluster, WORKERS[::-1], functions.make, "natural", 4)
     assert [each["rank"] for each in found] == [3, 2, 1, 0]
