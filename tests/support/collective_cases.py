@@ -157,8 +157,7 @@ def combined(op: ReduceOp, parts: list[np.ndarray], size: int) -> np.ndarray:
     dtype = parts[0].dtype
     wide = np.dtype("float32") if dtype in (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)) else dtype
     with np.errstate(all="ignore"):
-        total = functools.reduce(UFUNCS[op], [part.astype(wide) for part in parts])
-        total = np.asarray(total)
+        total = np.asarray(functools.reduce(UFUNCS[op], [part.astype(wide) for part in parts]))
         if op is ReduceOp.AVG:
             total = (total / size).astype(wide)
         return np.asarray(total.astype(dtype))
@@ -216,6 +215,8 @@ async def check(group: psf.ProcessGroup, case: Case, root: int, *, exact: bool) 
     assert got is not None and got.shape == wanted.shape, (got, wanted)
     assert (got is array) == (case.operation in ("all_reduce", "broadcast", "reduce"))
     assert got.dtype == wanted.dtype or (got is array and got.dtype.newbyteorder("=") == wanted.dtype)
+    if case.dtype in COMPLEX and case.op == "PRODUCT":
+        exact = False  # NumPy's own differs in the last bit with the length of the array
     if exact or case.values == "whole" or not case.op:
         wide = "float32" if case.dtype == "bfloat16" else wanted.dtype  # NumPy knows no NaN of bfloat16
         np.testing.assert_array_equal(got.astype(wide), wanted.astype(wide))
