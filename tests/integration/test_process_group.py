@@ -291,15 +291,20 @@ async def test_a_group_ends_with_its_cluster(cluster: psf.Cluster) -> None:
 
 
 async def test_nothing_is_left_of_groups_that_were_closed(cluster: psf.Cluster) -> None:
+    before = [each["mapped"] for each in await everywhere(cluster, WORKERS, functions.kept)]
     await everywhere(cluster, WORKERS, functions.make, "kept", 4)
-    assert all(each["mapped"] for each in await everywhere(cluster, WORKERS, functions.kept))
+    during = [each["mapped"] for each in await everywhere(cluster, WORKERS, functions.kept)]
+    assert all(now > then for now, then in zip(during, before, strict=True))
     await everywhere(cluster, WORKERS, functions.close, "kept")
 
     async def clean() -> bool:
         counts = await everywhere(cluster, WORKERS, functions.kept)
         keys = [each.key for each in await cluster.membership.kv.list("group/default/")]
-        return not any(each["Seat"] or each["ProcessGroup"] for each in counts) and all(
-            key.endswith("/record") for key in keys
+        assert not [key for key in keys if "/kept/" not in key and not key.endswith("/record")]
+        return (
+            [each["mapped"] for each in counts] == before
+            and not any(each["Seat"] or each["ProcessGroup"] for each in counts)
+            and all(key.endswith("/record") for key in keys)
         )
 
     async with asyncio.timeout(10):
