@@ -18,7 +18,9 @@ from psframework.autograd import Drawing, Tensor
 from psframework.backend import Array
 from psframework.collective.descriptor import Operation
 from psframework.collective.group import ProcessGroup
+from psframework.collective.ops import ReduceOp
 from psframework.ddp import agree, timeline
+from psframework.ddp.bucket import Bucket
 from psframework.ddp.flight import Flight
 from psframework.ddp.hooks import Hook
 from psframework.ddp.join import Join
@@ -285,11 +287,14 @@ class DistributedDataParallel:
         def after() -> None:
             self._after(flight, root)
 
-        if self._hook is None and not reducer.sparse:
+        hook = self._hook
+        if hook is None and not all(isinstance(each.buffer, np.ndarray) for each in reducer.buckets):
+            hook = _average  # of a device's arrays; the group stages them
+        if hook is None and not reducer.sparse:
             departure = Direct(flight, scale, after)
         else:
             sparse = self._reduce_sparse if reducer.sparse else None
-            departure = Attended(flight, scale, after, self._hook, sparse)
+            departure = Attended(flight, scale, after, hook, sparse)
         step = Step(flight, departure)
         return step
 
@@ -322,6 +327,10 @@ class DistributedDataParallel:
         averages = await average_sparse([table.grad for table in tables], tables, self.group, scale)
         for table, average in zip(tables, averages):
             table.grad = average
+
+
+async def _average(bucket: Bucket) -> None:
+    await bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
 
 
 def _claimed(flight: Flight, run: Callable[..., None], *args: Any) -> None:

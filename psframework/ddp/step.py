@@ -166,7 +166,7 @@ class Attended:
                 if self._hook is not None and self._flight.error is None:
                     await run_hook(self._hook, bucket)
                     if self._scale != 1:
-                        np.multiply(bucket.buffer, self._scale, out=bucket.buffer)
+                        bucket.buffer *= self._scale
                     span.ended = perf_counter()
             if self._sparse is not None and self._flight.error is None:
                 await self._sparse(self._scale)

@@ -13,6 +13,7 @@ import pytest
 import psframework as psf
 from psframework import nn
 from psframework.autograd import Tensor
+from psframework.backend import asnumpy, to_device
 from psframework.collective.ops import ReduceOp
 from psframework.ddp.distributed import DistributedDataParallel
 from psframework.errors import (
@@ -24,6 +25,7 @@ from psframework.errors import (
     PeerLost,
 )
 from psframework.nn import functional as F
+from psframework.testing.strict_device import strict_devices
 from tests.support.ddp_ranks import Table
 
 TINY = 1e-4  # MiB: several buckets even for small models
@@ -585,6 +587,28 @@ async def test_sparse_gradients_come_after_the_buckets(hooked: bool) -> None:
             np.testing.assert_array_equal(ddp.dense.weight.grad, ddps[0].dense.weight.grad)
         for ddp in ddps:
             ddp.zero_grad()
+
+
+async def test_parameters_on_a_device() -> None:
+    """Their buckets are there too; the group carries them by the host."""
+    expected = mean_gradients([Net(0), Net(0)], lambda net, rank: net(batch(rank)[0]).sum())
+    with strict_devices("ddp-0"):
+        models = [Net(rank).to("ddp-0") for rank in range(2)]
+        groups = Table(2).groups()
+        ddps: list[Any] = [
+            DistributedDataParallel(model, group, TINY) for model, group in zip(models, groups)
+        ]
+        await asyncio.gather(*ddps)
+
+        async def train(ddp: Any, rank: int) -> None:
+            await ddp.backward(ddp(to_device(batch(rank)[0], "ddp-0")).sum())
+
+        for _ in range(2):
+            assert await everywhere(ddps, train) == [None, None]
+            for model in models:
+                found = {name: asnumpy(each.grad) for name, each in model.named_parameters()}
+                same(found, expected)
+                model.zero_grad()
 
 
 async def test_a_cancelled_backward_runs_to_its_end_and_the_next_one_waits_for_it() -> None:
