@@ -120,6 +120,7 @@ def survivors_say(stage: Stage, said: list[dict[str, Any]], lost: set[int]) -> N
     ],
 )
 async def test_one_of_four_is_killed_in_the_middle(stage: Stage, algorithm: str | None, victim: int) -> None:
+    before = [each["mapped"] for each in await stage.all(functions.kept)]
     (first, *_) = await stage.all(functions.make, "g", 4, algorithm=algorithm)
     calls = await stage.busy("g")
     began = time.monotonic()
@@ -138,6 +139,17 @@ async def test_one_of_four_is_killed_in_the_middle(stage: Stage, algorithm: str 
     assert {each["completed"] for each in said} <= {made[0]["completed"], made[0]["completed"] + 1}
     with pytest.raises(psf.PeerLost):
         await calls[victim]
+    if algorithm is None:  # the segment that was abandoned is gone, and that of the survivors
+        await stage.all(functions.close_all)
+        del before[victim]
+
+        async def unmapped() -> bool:
+            return all(
+                each["mapped"] <= then
+                for each, then in zip(await stage.all(functions.kept), before, strict=True)
+            )
+
+        await until(unmapped)
 
 
 @pytest.mark.parametrize("algorithm", [None, pytest.param("direct", marks=pytest.mark.soak)])
