@@ -187,7 +187,8 @@ def blocking_line(frame: FrameType | None) -> str | None:
     while each is not None and _is_library(each.f_code.co_filename):
         each = None if each.f_code.co_filename.endswith(_CALLBACK) else each.f_back
     each = each or frame
-    file, line = each.f_code.co_filename, each.f_lineno
+    # A frame that runs meanwhile may have no line at this moment.
+    file, line = each.f_code.co_filename, each.f_lineno or each.f_code.co_firstlineno
     source = linecache.getline(file, line).strip()
     near = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
     return f"{near}:{line} in {each.f_code.co_name}" + (f": {source}" if source else "")

@@ -137,3 +137,12 @@ def test_a_loop_that_ticks_again_while_it_is_looked_at_is_not_blocked(detector):
 
     assert detector.look(1.0, where) is None
     ticking.join()
+
+
+def test_a_frame_that_has_no_line_at_this_moment():
+    code = in_user_code.__code__
+
+    class Moving:  # what a frame of another thread looks like between two lines
+        f_code, f_lineno, f_back = code, None, None
+
+    assert f":{code.co_firstlineno} in in_user_code" in watchdog.blocking_line(Moving())
