@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Container
 from types import TracebackType
@@ -118,8 +119,14 @@ class Desk:
         self._learn(KeyEntry(key, value, revision))
 
     async def withdraw(self, candidate: pb.Candidate) -> None:
-        """Takes a candidate away."""
-        await self._kv.delete(self._key(candidate), deadline=Deadline.after(CLEAR_SECONDS))
+        """Takes a candidate away; not another attempt of the same member, which has the same key."""
+        deadline, key = Deadline.after(CLEAR_SECONDS), self._key(candidate)
+        deleted = False
+        while not deleted:
+            entry = await self._kv.get(key, deadline)
+            if entry is None or not _is_attempt(entry, candidate):
+                return
+            deleted = await self._kv.delete(key, entry.revision, deadline)
 
     async def seal(self, sealed: pb.Sealed, dead: Container[int], deadline: Deadline) -> None:
         """Stores one more generation, unless somebody else did something meanwhile.
@@ -133,7 +140,8 @@ class Desk:
         if await self._write(rendezvous.append(self.record, sealed, living), deadline):
             for each in self.candidates:
                 if each.incarnation in dead:
-                    await self.withdraw(each)
+                    with contextlib.suppress(PsfError):  # the next one who seals clears it
+                        await self.withdraw(each)
 
     async def amend(self, generation: int, change: Callable[[pb.Sealed], bool], deadline: Deadline) -> None:
         """Changes a generation, as often as needed: `change` returns False if nothing is to be done."""
@@ -205,3 +213,10 @@ class Desk:
 
     def _key(self, candidate: pb.Candidate) -> str:
         return f"{self._prefix}{candidate.incarnation}"
+
+
+def _is_attempt(entry: KeyEntry, candidate: pb.Candidate) -> bool:
+    try:
+        return ticket(pb.Candidate.FromString(entry.value)) == ticket(candidate)
+    except DecodeError:
+        return False

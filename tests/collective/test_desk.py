@@ -122,6 +122,18 @@ async def test_who_gives_up_tells_those_that_count_on_it(world: Clusters) -> Non
         assert [each.name for each in theirs.candidates] == ["t-2"]
 
 
+async def test_an_attempt_that_is_over_takes_only_itself_away(world: Clusters) -> None:
+    """It does so while nobody waits; its process may have made the next attempt by then."""
+    async with desk(world) as mine:
+        await mine.apply(candidate(1, 2), soon())
+        await mine.withdraw(candidate(1, 1))
+        await mine.give_up(candidate(1, 1), PeerLost("t-1 gave up"))
+        assert world.stored() == ["group/j/g/1"]
+        await mine.withdraw(candidate(1, 2))
+        await mine.withdraw(candidate(1, 2))
+        assert world.stored() == []
+
+
 async def test_what_is_waited_for_in_vain_is_named(world: Clusters) -> None:
     async with desk(world) as mine:
         with pytest.raises(DeadlineExceeded, match="waited in vain for members of group 'g'"):
