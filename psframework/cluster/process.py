@@ -26,7 +26,7 @@ from psframework.errors import ConfigurationError, DeadlineExceeded, PeerLost
 _SERVING = re.compile(r"serving on (\S+:\d+)")
 _JOINED = re.compile(r"joined as (\S+)")
 _OUTPUT_SECONDS = 2.0  # for reading what is left of a child's output
-_INHERITED = ("PSF_ALLOCATOR", "PSF_SHM_DIR", "PSF_LANES", "PSF_LOG_LEVEL")
+_INHERITED = ("PSF_ALLOCATOR", "PSF_SHM_DIR", "PSF_LANES", "PSF_LOG_LEVEL", "PSF_TUNING")
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

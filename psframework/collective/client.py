@@ -9,12 +9,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from psframework.collective import tuning_file
 from psframework.collective.decision import check_algorithm
 from psframework.collective.desk import forget
 from psframework.collective.gathering import Gathering
@@ -23,6 +25,7 @@ from psframework.collective.news import TELL_SECONDS, News
 from psframework.collective.recorder import Standing
 from psframework.collective.seat import Directory, Seat
 from psframework.collective.servicer import CollectiveService
+from psframework.collective.tuning import Table
 from psframework.errors import ArgumentError, ContextClosed, Evicted, NotRegistered, PeerLost, PsfError
 from psframework.membership.client import Membership
 from psframework.membership.names import check_name
@@ -75,12 +78,14 @@ class GroupOptions:
         if self.timeout is not None and self.timeout < 0:
             raise ArgumentError(f"timeout={self.timeout}: seconds, or 0 for no limit")
         check_algorithm(self.algorithm)
+        Table().only(self.algorithm or None, deterministic=self.deterministic)
 
-    def spec(self) -> pb.GroupSpec:
-        """What all members must agree on."""
+    def spec(self, table: Table) -> pb.GroupSpec:
+        """What all members must agree on, the tuning table among it."""
         return pb.GroupSpec(
-            world_size=self.world_size, deterministic=self.deterministic, algorithm=self.algorithm
-        )
+            world_size=self.world_size, deterministic=self.deterministic, algorithm=self.algorithm,
+            tuning=table.digest,
+        )  # fmt: skip
 
 
 class Groups:
@@ -138,12 +143,18 @@ class Groups:
 
     # Groups
 
+    @cached_property
+    def table(self) -> Table:
+        """How its groups choose by size: what this user has measured, read once; to be set by benchmarks."""
+        return tuning_file.load()
+
     async def open(self, job: str, name: str, options: GroupOptions, deadline: Deadline) -> ProcessGroup:
         """Waits for the other members, and sets the group up; the group of that name, if it lives here.
 
         Raises:
             RendezvousTimeout: names who came, and how many did not.
             ArgumentError: members ask for different things, or for ranks that can't be; on all of them.
+            ConfigurationError: this user's tuning table is none.
             PeerLost: a member was lost meanwhile, or can't be reached; names it.
             DeadlineExceeded: the set-up took too long.
         """
@@ -156,7 +167,7 @@ class Groups:
             for seat in [seat for key, seat in self._seats.items() if key[:2] == (job, name)]:
                 group = seat.group
                 if group is not None and seat.lives:
-                    if seat.members[seat.rank].spec != options.spec():
+                    if seat.members[seat.rank].spec != options.spec(self.table):
                         raise ArgumentError(f"group {name!r} is open here, with {len(seat.members)} members")
                     return group
                 if group is not None and not seat.shrinks:

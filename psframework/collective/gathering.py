@@ -13,6 +13,7 @@ from psframework.collective.desk import Desk
 from psframework.collective.group import ProcessGroup
 from psframework.collective.news import News
 from psframework.collective.seat import Directory, Seat
+from psframework.collective.tuning import Table
 from psframework.collective.work import Transport
 from psframework.errors import DeadlineExceeded, PeerLost, PsfError
 from psframework.membership.client import Membership
@@ -38,6 +39,11 @@ class Home(Protocol):
     directory: Directory
     membership: Membership
     news: News
+
+    @property
+    def table(self) -> Table:
+        """How groups choose by size."""
+        ...
 
     def take(self, seat: Seat) -> None:
         """A generation with this process is sealed: letters for it may come."""
@@ -78,7 +84,7 @@ class Gathering:
         self._desk = Desk(home.membership.kv, job, name)
         self._stopped: PsfError | None = None
         self._seat: Seat | None = None
-        spec = options.spec()
+        spec = options.spec(home.table)
         if old is not None:
             spec.world_size = 0
         agent, directory = home.agent, home.directory
@@ -206,7 +212,6 @@ class Gathering:
         ready = await self._until(lambda: self._all_ready(seat), deadline, "the set-up of the group")
         central = bool(self._home.membership.members(role=ALLREDUCE))
         start = decide(self.name, seat.members, ready, central=central)
-        start.table = transports.table(seat.members[0].spec)
 
         def change(sealed: pb.Sealed) -> bool:
             if sealed.HasField("error"):

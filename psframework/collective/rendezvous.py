@@ -6,6 +6,7 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
+from psframework.collective.tuning import Table
 from psframework.errors import ArgumentError, PsfError, RendezvousTimeout
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.status import error_to_detail
@@ -133,10 +134,17 @@ def timed_out(
 
 def _differ(name: str, candidates: Sequence[pb.Candidate]) -> ArgumentError:
     asked: dict[str, list[str]] = {}
+    tables = len({each.spec.tuning for each in candidates}) > 1
     for each in candidates:
-        asked.setdefault(describe(each.spec), []).append(each.name)
+        what = describe(each.spec) + (f", {_table(each.spec)}" if tables else "")
+        asked.setdefault(what, []).append(each.name)
     parts = [f"{what} ({_listed(sorted(who, key=natural))})" for what, who in asked.items()]
-    return ArgumentError(f"group {name!r}: its members ask for different things: {'; '.join(parts)}")
+    text = f"group {name!r}: its members ask for different things: {'; '.join(parts)}"
+    return ArgumentError(f"{text}; give all the same file (PSF_TUNING)" if tables else text)
+
+
+def _table(spec: pb.GroupSpec) -> str:
+    return "built-in tuning table" if spec.tuning == Table().digest else f"tuning table {spec.tuning}"
 
 
 def _wrong_ranks(name: str, candidates: Sequence[pb.Candidate]) -> ArgumentError | None:

@@ -16,7 +16,6 @@ from psframework.collective.resident import Share
 from psframework.collective.seat import Seat
 from psframework.collective.setup import cores, share, withhold
 from psframework.collective.shm import SharedMemory
-from psframework.collective.tuning import Table
 from psframework.collective.work import Transport
 from psframework.errors import PeerLost
 from psframework.proto.v1 import collective_pb2 as pb
@@ -33,11 +32,6 @@ LEADERS = "leaders"
 """Channel of the letters between leaders of hosts."""
 
 
-def table(spec: pb.GroupSpec) -> bytes:
-    """The tuning table of this process, for all ranks of a group."""
-    return Table().only(spec.algorithm or None, deterministic=spec.deterministic).to_json().encode()
-
-
 async def build(seat: Seat, start: pb.Start, home: Home, deadline: Deadline) -> Transport:
     """The transport; the seat learns which ranks share memory."""
     seat.hosts = tuple(tuple(host.ranks) for host in start.hosts)
@@ -49,7 +43,8 @@ async def build(seat: Seat, start: pb.Start, home: Home, deadline: Deadline) -> 
     mine = next(ranks for ranks in seat.hosts if seat.rank in ranks)
     if kind == decision.SHM:
         return await _shared(seat, mine, deadline)
-    tuning = Table.from_json(start.table.decode())
+    spec = seat.members[seat.rank].spec
+    tuning = home.table.only(spec.algorithm or None, deterministic=spec.deterministic)
     if kind != decision.HIERARCHICAL:
         return Network(seat.post, tuning, group=name)
     leaders = sorted(ranks[0] for ranks in seat.hosts)

@@ -1,16 +1,17 @@
 """Which algorithm a collective takes, from a table that was measured. No I/O.
 
-All ranks of a group must choose alike: the table's digest is among the group's options.
+All ranks of a group must choose alike: the table's digest is among what they must agree on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from psframework.collective.descriptor import Operation
 from psframework.errors import ArgumentError, ConfigurationError
@@ -24,8 +25,14 @@ RING_FROM: Final = 17
 RINGING: Final = frozenset({Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER})
 """What can go around a ring."""
 
+ALWAYS: Final = 1 << 40
+"""More bytes than an array has."""
+
+MARGIN: Final = 0.05
+"""What is not faster by this share is not faster: it is noise."""
+
 _VERSION: Final = 1
-_WHOLE: Final[dict[int, int]] = {2: 1 << 40, 4: 64 << 10, 16: 16 << 10, 64: 4 << 10}
+_WHOLE: Final[dict[int, int]] = {2: ALWAYS, 4: 64 << 10, 16: 16 << 10, 64: 4 << 10}
 
 
 class Algorithm(StrEnum):
@@ -90,17 +97,36 @@ class Table:
 
     @classmethod
     def from_json(cls, text: str) -> Table:
-        """Reads a table. ConfigurationError if it is none."""
+        """Reads a table. ConfigurationError if it is none; it says what is wrong."""
         try:
-            read: dict[str, Any] = json.loads(text)
-            if read.pop("version") != _VERSION:
-                raise ValueError("it is of another version")
-            whole = {int(ranks): int(nbytes) for ranks, nbytes in read.pop("whole").items()}
-            return cls(whole, int(read.pop("ring_from")))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            read = json.loads(text)
+            if not isinstance(read, dict):
+                raise ValueError("it is no object of JSON")
+            if read.get("version") != _VERSION:
+                raise ValueError(f"its version is {read.get('version')!r}, this program reads {_VERSION}")
+            if unknown := read.keys() - {"version", "whole", "ring_from"}:
+                raise ValueError(f"it has no {', '.join(map(repr, sorted(unknown)))}")
+            if not isinstance(read.get("whole"), dict):
+                raise ValueError("'whole' has to be an object: number of ranks -> bytes")
+            whole = {
+                _ranks(ranks, "'whole'"): _number(nbytes, f"'whole' of {ranks} ranks", 0)
+                for ranks, nbytes in read["whole"].items()
+            }
+            return cls(whole, _number(read.get("ring_from"), "'ring_from'", 2))
+        except ValueError as error:
             raise ConfigurationError(
-                f"not a table of collectives: {error!r}; psf bench --tune makes one"
+                f"not a table of collectives: {error}; psf bench --tune makes one"
             ) from None
+
+
+def _ranks(text: str, what: str) -> int:
+    return _number(int(text) if text.isdecimal() else text, f"a number of ranks in {what}", 2)
+
+
+def _number(value: object, what: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{what} is {value!r}, and not a whole number from {least} on")
+    return value
 
 
 Measured = Mapping[int, Mapping[int, Mapping[Algorithm, float]]]
@@ -108,12 +134,34 @@ Measured = Mapping[int, Mapping[int, Mapping[Algorithm, float]]]
 
 
 def fit(measured: Measured) -> Table:
-    """The table of what was fastest: whole arrays up to where another way was faster for the first time."""
-    whole: dict[int, int] = {}
-    for ranks, sizes in measured.items():
-        whole[ranks] = 0
-        for nbytes in sorted(sizes):
-            if min(sizes[nbytes], key=lambda each: sizes[nbytes][each]) is not Algorithm.WHOLE:
-                break
-            whole[ranks] = nbytes
-    return Table({**_WHOLE, **whole})
+    """The table of what was fastest. For more ranks than were measured it is the default, or less."""
+    whole = {ranks: _whole_up_to(ranks, sizes) for ranks, sizes in measured.items()}
+    most = max(whole)
+    beyond = {ranks: min(nbytes, whole[most]) for ranks, nbytes in _WHOLE.items() if ranks > most}
+    return Table({2: _WHOLE[2], **whole, **beyond}, _ring_from(measured))
+
+
+def _whole_up_to(ranks: int, sizes: Mapping[int, Mapping[Algorithm, float]]) -> int:
+    """The largest size before another way was faster for the first time.
+
+    Two ranks go on beyond what was measured, since it is as many bytes; more ranks would send more.
+    """
+    border = 0
+    for nbytes in sorted(sizes):
+        seconds = sizes[nbytes]
+        others = [each for algorithm, each in seconds.items() if algorithm is not Algorithm.WHOLE]
+        if min(others) < (1 - MARGIN) * seconds[Algorithm.WHOLE]:
+            return border
+        border = nbytes
+    return ALWAYS if ranks == 2 else border
+
+
+def _ring_from(measured: Measured) -> int:
+    """The number of ranks from which on a ring was faster for the largest arrays; two are no ring."""
+    first = RING_FROM
+    for ranks in sorted(measured, reverse=True):
+        seconds = measured[ranks][max(measured[ranks])]
+        if ranks == 2 or seconds.get(Algorithm.RING, math.inf) >= (1 - MARGIN) * seconds[Algorithm.DIRECT]:
+            break
+        first = ranks
+    return first

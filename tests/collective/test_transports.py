@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from group_clusters import Clusters, clusters
 
 from psframework.collective import decision, transports
-from psframework.collective.tuning import Algorithm, Table
-from psframework.errors import ArgumentError
+from psframework.collective.tuning import NEVER, Table
+from psframework.errors import ArgumentError, ConfigurationError
 from psframework.proto.v1 import collective_pb2 as pb
 
 
@@ -61,7 +63,18 @@ async def test_the_sum_is_right(
     assert [list(ranks) for ranks in seat.hosts] == [list(ranks) for ranks in hosts]
 
 
-async def test_all_take_the_table_of_rank_0(world: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"algorithm": "direct"}, Table({2: 77}, NEVER)),
+        ({"algorithm": "ring"}, Table({}, 2)),
+        ({"deterministic": True}, Table({2: 77}, NEVER)),
+        ({}, Table({2: 77}, 5)),
+    ],
+)
+async def test_the_table_is_for_what_was_asked(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: Table
+) -> None:
     taken: list[Table] = []
 
     class Network(transports.Network):
@@ -69,20 +82,42 @@ async def test_all_take_the_table_of_rank_0(world: Clusters, monkeypatch: pytest
             taken.append(table)
             super().__init__(post, table, *more, **options)  # type: ignore[arg-type]
 
+    separate(monkeypatch, [[0], [1]])
     monkeypatch.setattr(transports, "Network", Network)
-    monkeypatch.setattr(transports, "table", lambda spec: Table(whole={2: 77}).to_json().encode())
-    await world.group("g", await world.join("a", "b"), algorithm="direct")
-    assert [each.whole for each in taken] == [{2: 77}] * 2
+    members = await world.join("a", "b")
+    for each in members:
+        each.groups.table = Table({2: 77}, 5)
+    await world.group("g", members, **options)
+    assert taken == [expected] * 2
 
 
-def test_the_table_is_for_what_was_asked() -> None:
-    ring = Table.from_json(transports.table(pb.GroupSpec(algorithm="ring")).decode())
-    assert ring.large(2) is Algorithm.RING
-    sure = Table.from_json(transports.table(pb.GroupSpec(deterministic=True)).decode())
-    assert sure.large(100) is Algorithm.DIRECT
-    for algorithm in "ring", "hierarchical":
-        with pytest.raises(ArgumentError, match="deterministic"):
-            transports.table(pb.GroupSpec(algorithm=algorithm, deterministic=True))
+async def test_ranks_with_different_tables_hear_of_both(world: Clusters) -> None:
+    members = await world.join("a", "b", "c")
+    members[1].groups.table = other = Table({2: 77})
+    asked = [each.process_group("g", 3) for each in members]
+    said = (
+        "group 'g': its members ask for different things: world_size=3, built-in tuning table (a, c); "
+        f"world_size=3, tuning table {other.digest} (b); give all the same file (PSF_TUNING)"
+    )
+    for failed in await asyncio.gather(*asked, return_exceptions=True):
+        assert isinstance(failed, ArgumentError)
+        assert str(failed) == said
+
+
+async def test_a_table_is_read_once_and_a_bad_one_is_named(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "tuning.json"
+    monkeypatch.setenv("PSF_TUNING", str(path))
+    path.write_text("{")
+    (member,) = await world.join("a")
+    with pytest.raises(ConfigurationError, match=f"tuning table {path}.*Expecting"):
+        await member.process_group("g", 1)
+    path.write_text(Table({2: 77}).to_json())
+    await member.process_group("g", 1)
+    path.write_text("{")
+    await member.process_group("h", 1)
+    assert member.groups.table == Table({2: 77})
 
 
 async def test_a_ring_is_not_deterministic_on_any_rank(world: Clusters) -> None:

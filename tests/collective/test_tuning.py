@@ -63,13 +63,31 @@ def test_the_digest_does_not_depend_on_the_order() -> None:
     assert Table({2: 1, 4: 2}).digest == Table({4: 2, 2: 1}).digest
 
 
+GOOD = {"version": 1, "whole": {"2": 8}, "ring_from": 17}
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"version": 2, "whole": {}, "ring_from": 3}', '{"version": 1, "whole": {"x": 1}}'],
+    ("text", "wrong"),
+    [
+        ("", "Expecting value"),
+        ("[]", "no object"),
+        ("{}", "version is None"),
+        (json.dumps(GOOD | {"version": 2}), "version is 2, this program reads 1"),
+        (json.dumps(GOOD | {"hole": 1}), "it has no 'hole'"),
+        (json.dumps(GOOD | {"whole": 3}), "'whole' has to be"),
+        (json.dumps(GOOD | {"whole": {"x": 1}}), "a number of ranks in 'whole' is 'x'"),
+        (json.dumps(GOOD | {"whole": {"1": 1}}), "a number of ranks in 'whole' is 1"),
+        (json.dumps(GOOD | {"whole": {"4": -1}}), "'whole' of 4 ranks is -1"),
+        (json.dumps(GOOD | {"whole": {"4": 1.5}}), "'whole' of 4 ranks is 1.5"),
+        (json.dumps(GOOD | {"ring_from": True}), "'ring_from' is True"),
+        (json.dumps({"version": 1, "whole": {}}), "'ring_from' is None"),
+    ],
 )
-def test_what_is_no_table_says_how_to_make_one(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="psf bench --tune"):
+def test_what_is_no_table_says_what_is_wrong_and_how_to_make_one(text: str, wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match="psf bench --tune") as caught:
         Table.from_json(text)
+    assert wrong in str(caught.value)
+    assert Table.from_json(json.dumps(GOOD)) == Table({2: 8}, 17)
 
 
 def test_keys_of_the_file() -> None:
@@ -81,4 +99,39 @@ def test_fit_stops_where_whole_arrays_lose_first() -> None:
     table = fit({2: {4096: fast, 65536: fast, 1 << 20: slow, 1 << 21: fast}, 4: {4096: slow}})
     assert table.whole_up_to(2) == 65536
     assert table.whole_up_to(4) == 0
+    assert table.whole_up_to(16) == 0  # more ranks gain less by it
+
+
+def times(whole: float, direct: float, ring: float = 9.0) -> dict[Algorithm, float]:
+    return {Algorithm.WHOLE: whole, Algorithm.DIRECT: direct, Algorithm.RING: ring}
+
+
+def test_fit_keeps_the_default_for_ranks_that_were_not_measured() -> None:
+    table = fit({4: {4096: times(1, 2), 1 << 20: times(1, 2)}})
+    assert table.whole_up_to(2) == Table().whole_up_to(2)
+    assert table.whole_up_to(4) == 1 << 20  # and not beyond: there more bytes travel than otherwise
     assert table.whole_up_to(16) == Table().whole_up_to(16)
+
+
+def test_fit_goes_on_for_two_ranks_which_send_as_many_bytes() -> None:
+    assert fit({2: {4096: times(1, 2)}}).whole_up_to(2) > 1 << 39
+
+
+def test_fit_takes_a_near_tie_for_noise() -> None:
+    assert fit({3: {4096: times(1.0, 0.96, 0.96), 8192: times(1.0, 0.9)}}).whole_up_to(3) == 4096
+
+
+@pytest.mark.parametrize(
+    ("rings", "expected"),
+    [
+        ({2: 0.1}, 17),  # two ranks are no ring
+        ({4: 0.5}, 4),
+        ({4: 0.97}, 17),  # noise
+        ({3: 2.0, 4: 0.5, 8: 0.5}, 4),
+        ({3: 0.5, 4: 2.0, 8: 0.5}, 8),
+        ({4: 0.5, 8: 2.0}, 17),
+    ],
+)
+def test_fit_takes_a_ring_from_where_it_is_always_faster(rings: dict[int, float], expected: int) -> None:
+    measured = {ranks: {4: times(1, 1, 9), 1 << 20: times(3, 1, ring)} for ranks, ring in rings.items()}
+    assert fit(measured).ring_from == expected

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from psframework.proto.v1 import error_pb2 as psframework_dot_proto_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%psframework/proto/v1/collective.proto\x12\x14psframework.proto.v1\x1a psframework/proto/v1/error.proto\"8\n\x07GroupId\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\"I\n\tGroupSpec\x12\x12\n\nworld_size\x18\x01 \x01(\r\x12\x15\n\rdeterministic\x18\x02 \x01(\x08\x12\x11\n\talgorithm\x18\x03 \x01(\t\"\x99\x02\n\tCandidate\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0e\n\x06ticket\x18\x03 \x01(\x04\x12-\n\x04spec\x18\x04 \x01(\x0b\x32\x1f.psframework.proto.v1.GroupSpec\x12\x11\n\x04rank\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05place\x18\x06 \x01(\t\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0f\n\x07listens\x18\x08 \x01(\t\x12\x0f\n\x07shrinks\x18\t \x01(\x04\x12\x11\n\tcompleted\x18\n \x01(\x04\x12\x10\n\x08\x64\x65parted\x18\x0b \x03(\r\x12*\n\x05ready\x18\x0c \x01(\x0b\x32\x1b.psframework.proto.v1.ReadyB\x07\n\x05_rank\"<\n\x05Ready\x12\r\n\x05local\x18\x01 \x03(\r\x12\x13\n\x0bunreachable\x18\x02 \x03(\r\x12\x0f\n\x07trouble\x18\x03 \x01(\t\"\xbf\x01\n\x06Sealed\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x30\n\x07members\x18\x02 \x03(\x0b\x32\x1f.psframework.proto.v1.Candidate\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.psframework.proto.v1.ErrorDetail\x12\x11\n\tcompleted\x18\x04 \x01(\x04\x12*\n\x05start\x18\x05 \x01(\x0b\x32\x1b.psframework.proto.v1.Start\"Y\n\x05Start\x12\x11\n\ttransport\x18\x01 \x01(\t\x12.\n\x05hosts\x18\x02 \x03(\x0b\x32\x1f.psframework.proto.v1.HostRanks\x12\r\n\x05table\x18\x03 \x01(\x0c\"\x1a\n\tHostRanks\x12\r\n\x05ranks\x18\x01 \x03(\r\"O\n\x0bGroupRecord\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12,\n\x06sealed\x18\x02 \x03(\x0b\x32\x1c.psframework.proto.v1.Sealed\"l\n\x0cSetupRequest\x12,\n\x05group\x18\x01 \x01(\x0b\x32\x1d.psframework.proto.v1.GroupId\x12\x0f\n\x07segment\x18\x02 \x01(\x04\x12\r\n\x05local\x18\x03 \x03(\r\x12\x0e\n\x06number\x18\x04 \x01(\r\"\x0c\n\nSetupReply\"\xb1\x01\n\x0e\x44\x65liverRequest\x12,\n\x05group\x18\x01 \x01(\x0b\x32\x1d.psframework.proto.v1.GroupId\x12\x0e\n\x06source\x18\x02 \x01(\r\x12\x0f\n\x07\x63hannel\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0c\n\x04step\x18\x05 \x01(\x03\x12\x0e\n\x06header\x18\x06 \x01(\x0c\x12\x12\n\npart_sizes\x18\x07 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x08 \x01(\x0c\"\x0e\n\x0c\x44\x65liverReply\"\x91\x01\n\x0c\x41\x62ortRequest\x12,\n\x05group\x18\x01 \x01(\x0b\x32\x1d.psframework.proto.v1.GroupId\x12\x0e\n\x06source\x18\x02 \x01(\r\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.psframework.proto.v1.ErrorDetail\x12\x11\n\tcompleted\x18\x04 \x01(\x04\"\x0c\n\nAbortReply\"=\n\rReportRequest\x12,\n\x05group\x18\x01 \x01(\x0b\x32\x1d.psframework.proto.v1.GroupId\"p\n\x0bReportReply\x12\x11\n\tcompleted\x18\x01 \x01(\x04\x12\x16\n\x0e\x63ompleted_text\x18\x02 \x01(\t\x12\x0f\n\x07running\x18\x03 \x01(\x04\x12\x14\n\x0crunning_text\x18\x04 \x01(\t\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x32\xd8\x02\n\x11\x43ollectiveService\x12M\n\x05Setup\x12\".psframework.proto.v1.SetupRequest\x1a .psframework.proto.v1.SetupReply\x12S\n\x07\x44\x65liver\x12$.psframework.proto.v1.DeliverRequest\x1a\".psframework.proto.v1.DeliverReply\x12M\n\x05\x41\x62ort\x12\".psframework.proto.v1.AbortRequest\x1a .psframework.proto.v1.AbortReply\x12P\n\x06Report\x12#.psframework.proto.v1.ReportRequest\x1a!.psframework.proto.v1.ReportReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%psframework/proto/v1/collective.proto\x12\x14psframework.proto.v1\x1a psframework/proto/v1/error.proto\"8\n\x07GroupId\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\"Y\n\tGroupSpec\x12\x12\n\nworld_size\x18\x01 \x01(\r\x12\x15\n\rdeterministic\x18\x02 \x01(\x08\x12\x11\n\talgorithm\x18\x03 \x01(\t\x12\x0e\n\x06tuning\x18\x04 \x01(\t\"\x99\x02\n\tCandidate\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0e\n\x06ticket\x18\x03 \x01(\x04\x12-\n\x04spec\x18\x04 \x01(\x0b\x32\x1f.psframework.proto.v1.GroupSpec\x12\x11\n\x04rank\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05place\x18\x06 \x01(\t\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0f\n\x07listens\x18\x08 \x01(\t\x12\x0f\n\x07shrinks\x18\t \x01(\x04\x12\x11\n\tcompleted\x18\n \x01(\x04\x12\x10\n\x08\x64\x65parted\x18\x0b \x03(\r\x12*\n\x05ready\x18\x0c \x01(\x0b\x32\x1b.psframework.proto.v1.ReadyB\x07\n\x05_rank\"<\n\x05Ready\x12\r\n\x05local\x18\x01 \x03(\r\x12\x13\n\x0bunreachable\x18\x02 \x03(\r\x12\x0f\n\x07trouble\x18\x03 \x01(\t\"\xbf\x01\n\x06Sealed\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x30\n\x07members\x18\x02 \x03(\x0b\x32\x1f.psframework.proto.v1.Candidate\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.psframework.proto.v1.ErrorDetail\x12\x11\n\tcompleted\x18\x04 \x01(\x04\x12*\n\x05start\x18\x05 \x01(\x0b\x32\x1b.psframework.proto.v1.Start\"J\n\x05Start\x12\x11\n\ttransport\x18\x01 \x01(\t\x12.\n\x05hosts\x18\x02 \x03(\x0b\x32\x1f.psframework.proto.v1.HostRanks\"\x1a\n\tHostRanks\x12\r\n\x05ranks\x18\x01 \x03(\r\"O\n\x0bGroupRecord\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12,\n\x06sealed\x18\x02 \x03(\x0b\x32\x1c.psframework.proto.v1.Sealed\"l\n\x0cSetupRequest\x12,\n\x05group\x18\x01 \x01(\x0b\x32\x1d.psframework.proto.v1.GroupId\x12\x0f\n\x07segment\x18\x02 \x01(\x04\x12\r\n\x05local\x18\x03 \x03(\r\x12\x0e\n\x06number\x18\x04 \x01(\r\"\x0c\n\nSetupReply\"\xb1\x01\n\x0e\x44\x65liverRequest\x12,\n\x05group\x18\x01 \x01(\x0b\x32\x1d.psframework.proto.v1.GroupId\x12\x0e\n\x06source\x18\x02 \x01(\r\x12\x0f\n\x07\x63hannel\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0c\n\x04step\x18\x05 \x01(\x03\x12\x0e\n\x06header\x18\x06 \x01(\x0c\x12\x12\n\npart_sizes\x18\x07 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x08 \x01(\x0c\"\x0e\n\x0c\x44\x65liverReply\"\x91\x01\n\x0c\x41\x62ortRequest\x12,\n\x05group\x18\x01 \x01(\x0b\x32\x1d.psframework.proto.v1.GroupId\x12\x0e\n\x06source\x18\x02 \x01(\r\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.psframework.proto.v1.ErrorDetail\x12\x11\n\tcompleted\x18\x04 \x01(\x04\"\x0c\n\nAbortReply\"=\n\rReportRequest\x12,\n\x05group\x18\x01 \x01(\x0b\x32\x1d.psframework.proto.v1.GroupId\"p\n\x0bReportReply\x12\x11\n\tcompleted\x18\x01 \x01(\x04\x12\x16\n\x0e\x63ompleted_text\x18\x02 \x01(\t\x12\x0f\n\x07running\x18\x03 \x01(\x04\x12\x14\n\x0crunning_text\x18\x04 \x01(\t\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x32\xd8\x02\n\x11\x43ollectiveService\x12M\n\x05Setup\x12\".psframework.proto.v1.SetupRequest\x1a .psframework.proto.v1.SetupReply\x12S\n\x07\x44\x65liver\x12$.psframework.proto.v1.DeliverRequest\x1a\".psframework.proto.v1.DeliverReply\x12M\n\x05\x41\x62ort\x12\".psframework.proto.v1.AbortRequest\x1a .psframework.proto.v1.AbortReply\x12P\n\x06Report\x12#.psframework.proto.v1.ReportRequest\x1a!.psframework.proto.v1.ReportReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,35 +35,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUPID']._serialized_start=97
   _globals['_GROUPID']._serialized_end=153
   _globals['_GROUPSPEC']._serialized_start=155
-  _globals['_GROUPSPEC']._serialized_end=228
-  _globals['_CANDIDATE']._serialized_start=231
-  _globals['_CANDIDATE']._serialized_end=512
-  _globals['_READY']._serialized_start=514
-  _globals['_READY']._serialized_end=574
-  _globals['_SEALED']._serialized_start=577
-  _globals['_SEALED']._serialized_end=768
-  _globals['_START']._serialized_start=770
-  _globals['_START']._serialized_end=859
-  _globals['_HOSTRANKS']._serialized_start=861
-  _globals['_HOSTRANKS']._serialized_end=887
-  _globals['_GROUPRECORD']._serialized_start=889
-  _globals['_GROUPRECORD']._serialized_end=968
-  _globals['_SETUPREQUEST']._serialized_start=970
-  _globals['_SETUPREQUEST']._serialized_end=1078
-  _globals['_SETUPREPLY']._serialized_start=1080
-  _globals['_SETUPREPLY']._serialized_end=1092
-  _globals['_DELIVERREQUEST']._serialized_start=1095
-  _globals['_DELIVERREQUEST']._serialized_end=1272
-  _globals['_DELIVERREPLY']._serialized_start=1274
-  _globals['_DELIVERREPLY']._serialized_end=1288
-  _globals['_ABORTREQUEST']._serialized_start=1291
-  _globals['_ABORTREQUEST']._serialized_end=1436
-  _globals['_ABORTREPLY']._serialized_start=1438
-  _globals['_ABORTREPLY']._serialized_end=1450
-  _globals['_REPORTREQUEST']._serialized_start=1452
-  _globals['_REPORTREQUEST']._serialized_end=1513
-  _globals['_REPORTREPLY']._serialized_start=1515
-  _globals['_REPORTREPLY']._serialized_end=1627
-  _globals['_COLLECTIVESERVICE']._serialized_start=1630
-  _globals['_COLLECTIVESERVICE']._serialized_end=1974
+  _globals['_GROUPSPEC']._serialized_end=244
+  _globals['_CANDIDATE']._serialized_start=247
+  _globals['_CANDIDATE']._serialized_end=528
+  _globals['_READY']._serialized_start=530
+  _globals['_READY']._serialized_end=590
+  _globals['_SEALED']._serialized_start=593
+  _globals['_SEALED']._serialized_end=784
+  _globals['_START']._serialized_start=786
+  _globals['_START']._serialized_end=860
+  _globals['_HOSTRANKS']._serialized_start=862
+  _globals['_HOSTRANKS']._serialized_end=888
+  _globals['_GROUPRECORD']._serialized_start=890
+  _globals['_GROUPRECORD']._serialized_end=969
+  _globals['_SETUPREQUEST']._serialized_start=971
+  _globals['_SETUPREQUEST']._serialized_end=1079
+  _globals['_SETUPREPLY']._serialized_start=1081
+  _globals['_SETUPREPLY']._serialized_end=1093
+  _globals['_DELIVERREQUEST']._serialized_start=1096
+  _globals['_DELIVERREQUEST']._serialized_end=1273
+  _globals['_DELIVERREPLY']._serialized_start=1275
+  _globals['_DELIVERREPLY']._serialized_end=1289
+  _globals['_ABORTREQUEST']._serialized_start=1292
+  _globals['_ABORTREQUEST']._serialized_end=1437
+  _globals['_ABORTREPLY']._serialized_start=1439
+  _globals['_ABORTREPLY']._serialized_end=1451
+  _globals['_REPORTREQUEST']._serialized_start=1453
+  _globals['_REPORTREQUEST']._serialized_end=1514
+  _globals['_REPORTREPLY']._serialized_start=1516
+  _globals['_REPORTREPLY']._serialized_end=1628
+  _globals['_COLLECTIVESERVICE']._serialized_start=1631
+  _globals['_COLLECTIVESERVICE']._serialized_end=1975
 # @@protoc_insertion_point(module_scope)

@@ -58,22 +58,26 @@ class GroupSpec(_message.Message):
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
     ALGORITHM_FIELD_NUMBER: _builtins.int
+    TUNING_FIELD_NUMBER: _builtins.int
     world_size: _builtins.int
     """WorldSize is the number of ranks; 0 for the survivors of an older generation."""
     deterministic: _builtins.bool
     """Deterministic: results are bitwise the same across transports."""
     algorithm: _builtins.str
     """Algorithm is the transport that was asked for; empty: whichever is best."""
+    tuning: _builtins.str
+    """Tuning is the digest of the table by which sizes choose an algorithm."""
     def __init__(
         self,
         *,
         world_size: _builtins.int = ...,
         deterministic: _builtins.bool = ...,
         algorithm: _builtins.str = ...,
+        tuning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "deterministic", b"deterministic", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "deterministic", b"deterministic", "tuning", b"tuning", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -239,11 +243,8 @@ class Start(_message.Message):
 
     TRANSPORT_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
-    TABLE_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """Transport is its kind: alone, shm, direct, ring, hierarchical, central."""
-    table: _builtins.bytes
-    """Table is the tuning table of rank 0, as JSON."""
     @_builtins.property
     def hosts(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostRanks]:
         """Hosts are the ranks that share memory."""
@@ -253,11 +254,10 @@ class Start(_message.Message):
         *,
         transport: _builtins.str = ...,
         hosts: _abc.Iterable[Global___HostRanks] | None = ...,
-        table: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts", "table", b"table", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
