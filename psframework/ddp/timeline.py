@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from os import PathLike
 from typing import Final
 
@@ -17,12 +18,12 @@ _STYLE: Final = """
   .middle { text-anchor: middle; } .end { text-anchor: end; }
   rect { stroke: #8c959f; fill: #fff; }
   .forward rect { fill: #dafbe1; stroke: #1a7f37; } .backward rect { fill: #ddf4ff; stroke: #0969da; }
-  .bucket rect { fill: #fff8c5; stroke: #9a6700; } .open rect { fill: #ffebe9; stroke: #cf222e; }
+  .bucket rect { fill: #fff8c5; stroke: #9a6700; } .bucket .open { fill: #ffebe9; stroke: #cf222e; }
   line { stroke: #8c959f; } .grid { stroke-dasharray: 2 4; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; } .small { fill: #9198a1; } rect { fill: #161b22; }
     .forward rect { fill: #033a16; } .backward rect { fill: #0c2d6b; } .bucket rect { fill: #4b3900; }
-    .open rect { fill: #67060c; }
+    .bucket .open { fill: #67060c; }
   }"""
 
 
@@ -55,8 +56,7 @@ def draw(
         began = max(span.began, taken)
         taken = max(span.ended, began)
         title = f"bucket {span.label}, {size(bucket.buffer.nbytes)}: {', '.join(bucket.names)}"
-        kind = "open" if taken > computed else "bucket"
-        parts.append(lanes.bar(1, kind, f"bucket {span.label}", began, taken, title))
+        parts.append(lanes.bar(1, "bucket", f"bucket {span.label}", began, taken, title, open_from=computed))
     parts += lanes.summary(len(step.flown), sum(bucket.buffer.nbytes for bucket in buckets), exposed(step))
     return save(page(_WIDTH, _TOP + 2 * _ROW + 48, parts, _STYLE, ""), path)
 
@@ -74,8 +74,14 @@ class _Lanes:
     def _x(self, time: float) -> float:
         return _LEFT + (time - self._from) * self._scale
 
-    def bar(self, lane: int, kind: str, label: str, began: float, ended: float, title: str) -> str:
-        """Something that took from `began` to `ended`; its label stands in it if there is room."""
+    def bar(
+        self, lane: int, kind: str, label: str, began: float, ended: float, title: str,
+        open_from: float = inf,
+    ) -> str:  # fmt: skip
+        """Something that took from `began` to `ended`; its label stands in it if there is room.
+
+        What of it comes after `open_from` is drawn as open.
+        """
         x, y = self._x(began), _TOP + lane * _ROW
         width = max((ended - began) * self._scale, 1.0)
         took = f"{(ended - began) * 1e3:.2f} ms"
@@ -84,10 +90,11 @@ class _Lanes:
             for line, style, down in ((label, "", 11), (took, " small", 21))
             if width > CHARACTER * len(line) + 4
         )
-        return (
-            f'<g class="{kind}"><title>{text(title)}: {took}</title>'
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_BAR}" rx="3"/>{lines}</g>'
-        )
+        rects = _rect(x, y, width)
+        if open_from < ended:
+            start = max(x, self._x(open_from))
+            rects += _rect(start, y, x + width - start, "open")
+        return f'<g class="{kind}"><title>{text(title)}: {took}</title>{rects}{lines}</g>'
 
     def axis(self) -> list[str]:
         """Names of the lanes, and a line for each round number of milliseconds."""
@@ -113,6 +120,11 @@ class _Lanes:
             f"communication not hidden by computation: {open_ * 1e3:.2f} ms ({share:.1f} %)"
         )
         return [f'<text x="{_LEFT}" y="24">{text(line)}</text>']
+
+
+def _rect(x: float, y: float, width: float, kind: str = "") -> str:
+    style = f' class="{kind}"' if kind else ""
+    return f'<rect{style} x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_BAR}" rx="3"/>'
 
 
 def _round(value: float) -> float:

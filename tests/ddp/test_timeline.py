@@ -53,6 +53,21 @@ def test_the_picture() -> None:
     assert abs(widths[2] / widths[1] - 1.5) < 0.01
 
 
+def test_only_what_nothing_hid_is_open() -> None:
+    drawing = draw(
+        Span("forward", 0.0),
+        step([(10.001, 10.002), (10.006, 10.012), (10.012, 10.014)]),
+        [*map(bucket, range(3))],
+    )
+    groups = [each for each in ElementTree.fromstring(drawing.svg) if each.get("class") == "bucket"]
+    shares = []
+    for group in groups:
+        whole, *open_ = [each for each in group if each.tag.endswith("rect")]
+        shares.append(sum(float(each.get("width", 0)) for each in open_) / float(whole.get("width", 0)))
+        assert [each.get("class") for each in open_] == ["open"][: len(open_)]
+    assert np.allclose(shares, [0, 1 / 3, 1], atol=0.01)  # backward ended at 10.010
+
+
 def test_a_bucket_that_waited_for_the_one_before_begins_when_that_ends() -> None:
     drawing = draw(Span("forward", 0.0), step([(10.001, 10.008), (10.002, 10.009)]), [bucket(0), bucket(1)])
     assert "bucket 1, 1 KiB: layer&lt;1&gt;: 1.00 ms" in drawing.svg
