@@ -119,16 +119,17 @@ class Letters:
             dtype: of what was sent, if it is not that of `like`.
 
         Raises:
-            WireError: it has another length.
+            WireError: it is of another length, or cut in another way.
         """
         letter = self._early.pop(source, None) if step == FIRST_STEP else None
         if letter is None:
             letter = await self._from(source, step)
         dtype = dtype or like.dtype
-        found = [np.frombuffer(part, dtype) for part in letter.parts] or [np.empty(0, dtype)]
-        if sum(map(len, found)) != len(like):
-            raise WireError(f"rank {source} sent {sum(map(len, found))} elements where {len(like)} belong")
-        return found
+        came = [part.nbytes for part in letter.parts] or [0]
+        wanted = [len(part) * dtype.itemsize for part in parts(like)]
+        if came != wanted:
+            raise WireError(f"rank {source} sent parts of {came} bytes where {wanted} belong")
+        return [np.frombuffer(part, dtype) for part in letter.parts] or [np.empty(0, dtype)]
 
     async def _from(self, source: int, step: int) -> Letter:
         key = Key(self._channel, self._descriptor.sequence, step)

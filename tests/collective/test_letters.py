@@ -45,14 +45,19 @@ async def test_a_barrier_is_one_and_among_many_a_few() -> None:
     assert len((await sent(MESH + 1, Operation.BARRIER, 0, Table())).sent) == (MESH + 1) * 5
 
 
-async def test_a_chunk_of_another_length_is_refused() -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [[b"12345678"], [b"", b""], [b"x" * 15], [b"x" * 8, b"x" * 8], [b"x" * 17], []],
+    ids=["short", "none", "half an element", "cut", "long", "no part"],
+)
+async def test_a_chunk_of_another_length_or_cut_is_refused(wrong: list[bytes]) -> None:
     mail = Mail(2)
     send = np.zeros(4, np.float32)
     work = prepare(describe(Operation.ALL_REDUCE, send), 0, 2, send, Deadline.after(5))
     async with asyncio.TaskGroup() as tasks:
         letters = Letters(mail.posts[0], "", work, tasks.create_task)
-        await mail.posts[1].send(0, Key("", 1, FIRST_STEP), b"", [b"12345678"], Deadline.after(5))
-        with pytest.raises(WireError, match="sent 2 elements where 4 belong"):
+        await mail.posts[1].send(0, Key("", 1, FIRST_STEP), b"", wrong, Deadline.after(5))
+        with pytest.raises(WireError, match=r"rank 1 sent parts of \[.*\] bytes where \[16\] belong"):
             await letters.take(1, FIRST_STEP, send)
 
 
