@@ -1,5 +1,6 @@
 """Combining in rank order, cutting, and every collective in one place."""
 
+import functools
 import itertools
 
 import ml_dtypes
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from psframework.collective.algorithms import BLOCK, bounds, combine, reference
 from psframework.collective.descriptor import Descriptor, Operation
-from psframework.collective.ops import ReduceOp
+from psframework.collective.ops import ReduceOp, check_op
 from psframework.errors import ArgumentError
 
 FLOATS = ("float16", "float32", "float64", "complex64")
@@ -19,6 +20,14 @@ FLOATS = ("float16", "float32", "float64", "complex64")
 def arrays(dtype: str, ranks: int, n: int, seed: int = 0) -> list[np.ndarray]:
     made = np.random.default_rng(seed).standard_normal((ranks, n)) * 3
     return list(made.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
+
+
+def takes(op: ReduceOp, dtype: str) -> bool:
+    try:
+        check_op(op, np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
+    except ArgumentError:
+        return False
+    return True
 
 
 def one_by_one(parts: list[np.ndarray]) -> np.ndarray:
@@ -53,28 +62,34 @@ def test_a_narrow_average_does_not_overflow_on_its_way() -> None:
     assert combine(ReduceOp.AVG, parts, 4).tolist() == [60000.0] * 3
 
 
-@pytest.mark.parametrize("op", list(ReduceOp))
-@pytest.mark.parametrize("dtype", ["bool", "int32", "float32", "bfloat16"])
-def test_each_operation(op: ReduceOp, dtype: str) -> None:
-    if (dtype in ("float32", "bfloat16")) == (op >= ReduceOp.BAND) or (
-        op is ReduceOp.AVG and dtype != "float32"
-    ):
-        return
-    parts = arrays(dtype, 3, 50)
-    expected = {
-        ReduceOp.SUM: lambda a, b: a + b,
-        ReduceOp.AVG: lambda a, b: a + b,
-        ReduceOp.PRODUCT: lambda a, b: a * b,
-        ReduceOp.MIN: np.minimum,
-        ReduceOp.MAX: np.maximum,
-        ReduceOp.BAND: lambda a, b: a & b,
-        ReduceOp.BOR: lambda a, b: a | b,
-        ReduceOp.BXOR: lambda a, b: a ^ b,
-    }[op]
-    wide = [part.astype(np.float32) for part in parts] if dtype == "bfloat16" else parts
-    result = expected(expected(wide[0], wide[1]), wide[2])
-    result = result / np.float32(3) if op is ReduceOp.AVG else result
-    np.testing.assert_array_equal(combine(op, parts, 3), result.astype(parts[0].dtype))
+UFUNCS = {
+    ReduceOp.SUM: np.add, ReduceOp.AVG: np.add, ReduceOp.PRODUCT: np.multiply, ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum, ReduceOp.BAND: np.bitwise_and, ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
+}  # fmt: skip
+KINDS = ("bool", "int8", "int32", "uint64", "float16", "bfloat16", "float32", "float64", "complex64")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [(op, dtype) for op in ReduceOp for dtype in KINDS if takes(op, dtype)]
+)
+def test_each_operation_to_the_bit(op: ReduceOp, dtype: str, ranks: int) -> None:
+    """With NaN, infinities, -0.0, numbers near the largest, and integers that overflow."""
+    parts = arrays(dtype, ranks, 50)
+    for rank, part in enumerate(parts):
+        info = None if part.dtype.kind in "biu" else ml_dtypes.finfo(part.real.dtype)
+        if info is None:
+            part[:4] = np.array([0, 1, 100, 127]).astype(dtype)
+            part[4:6] = ~np.zeros((), dtype)
+        else:
+            part[rank] = np.nan  # a NaN and another one: which, is not said
+            part[4:8] = np.array([np.inf, -0.0, 0.0 if rank else -0.0, float(info.max)]).astype(part.dtype)
+    narrow = dtype in ("float16", "bfloat16")
+    with np.errstate(all="ignore"):
+        total = functools.reduce(UFUNCS[op], [part.astype(np.float32) if narrow else part for part in parts])
+        total = np.divide(total, np.array(ranks, total.dtype)) if op is ReduceOp.AVG else total
+        assert combine(op, parts, ranks).tobytes() == total.astype(parts[0].dtype).tobytes()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
