@@ -7,7 +7,8 @@ import contextlib
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
@@ -26,7 +27,15 @@ from psframework.collective.recorder import Standing
 from psframework.collective.seat import Directory, Seat
 from psframework.collective.servicer import CollectiveService
 from psframework.collective.tuning import Table
-from psframework.errors import ArgumentError, ContextClosed, Evicted, NotRegistered, PeerLost, PsfError
+from psframework.errors import (
+    ArgumentError,
+    ContextClosed,
+    DeadlineExceeded,
+    Evicted,
+    NotRegistered,
+    PeerLost,
+    PsfError,
+)
 from psframework.membership.client import Membership
 from psframework.membership.names import check_name
 from psframework.membership.signal import Signal
@@ -160,8 +169,7 @@ class Groups:
         """
         check_name(name, "group")
         options.check()
-        lock = self._locks.setdefault((job, name), asyncio.Lock())
-        async with lock:
+        async with self._turn(job, name, deadline):
             if self._closed:
                 raise _left()
             for seat in [seat for key, seat in self._seats.items() if key[:2] == (job, name)]:
@@ -178,10 +186,14 @@ class Groups:
         """The group of those that survived: its next generation.
 
         Raises:
-            ArgumentError: the group has lost nobody, or is closed here.
+            ArgumentError: the group has lost nobody.
+            ContextClosed: it is closed here.
             RendezvousTimeout: members live, but did not ask for it.
+            Evicted: to the others this member is lost.
         """
-        seat = self._seat(group)
+        seat, mine = self._seat(group), self.membership.member
+        if seat.members[seat.rank].incarnation != mine.incarnation:
+            raise Evicted(f"{mine.name} was evicted, and with it left group {group.name!r}")
         if seat.lives:
             raise ArgumentError(
                 f"group {group.name!r} has lost nobody: shrink() is for what is left after a failure"
@@ -190,13 +202,16 @@ class Groups:
             1, deterministic=seat.members[seat.rank].spec.deterministic,
             algorithm=seat.members[seat.rank].spec.algorithm, timeout=group.place.timeout,
         )  # fmt: skip
-        lock = self._locks.setdefault((seat.id.job, seat.id.name), asyncio.Lock())
-        async with lock:
+        async with self._turn(seat.id.job, seat.id.name, deadline):
             seat.shrinks = True
             new = await self._gather(
                 Gathering(self, seat.id.job, seat.id.name, next(self._tickets), options, seat), deadline
             )
-        await group.close()
+        try:
+            await group.close()
+        except BaseException:  # cancelled: nobody gets the new one
+            self.clean_up(new.close())
+            raise
         return new
 
     async def split(
@@ -222,6 +237,21 @@ class Groups:
         part = await self.open(seat.id.job, name, options, deadline)
         self._seat(part).is_part = True
         return part
+
+    @asynccontextmanager
+    async def _turn(self, job: str, name: str, deadline: Deadline) -> AsyncIterator[None]:
+        """One attempt at a time for each name."""
+        lock = self._locks.setdefault((job, name), asyncio.Lock())
+        try:
+            async with asyncio.timeout(deadline.seconds()):
+                await lock.acquire()
+        except TimeoutError:
+            text = f"group {name!r}: another call of this process for it did not end in time"
+            raise DeadlineExceeded(text) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     async def _gather(self, gathering: Gathering, deadline: Deadline) -> ProcessGroup:
         self._gathering[gathering] = None
@@ -249,6 +279,9 @@ class Groups:
     def drop(self, seat: Seat, error: PsfError) -> None:
         """A generation came to nothing, here and so for all of its ranks."""
         self.news.failed(seat, error)
+        if seat.group is not None:
+            seat.abort(error)
+            self.clean_up(seat.group.close())
         self._drop(seat, error)
 
     def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
@@ -275,16 +308,18 @@ class Groups:
             seat = self._seat(group)
         except ContextClosed:
             return
-        if seat.error is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TELL_SECONDS):
-                    await seat.post.settle()
-        in_order = seat.error is None
-        if in_order and seat.is_part and seat.rank == 0:  # nobody asks for this name again
-            self.clean_up(forget(self.membership.kv, seat.id))
-        self._drop(seat, ContextClosed(f"group {group.name!r} was closed here"))
-        if in_order:
-            await self.news.closed(seat, group.last_completed)
+        try:
+            if seat.error is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TELL_SECONDS):
+                        await seat.post.settle()
+        finally:  # also if it was cancelled: they would wait
+            in_order = seat.error is None
+            if in_order and seat.is_part and seat.rank == 0:  # nobody asks for this name again
+                self.clean_up(forget(self.membership.kv, seat.id))
+            self._drop(seat, ContextClosed(f"group {group.name!r} was closed here"))
+            # After a failure too: who shrinks the group does not wait for this rank.
+            await self.news.closed(seat, group.last_completed, wait=in_order)
 
     # For the servicer
 
@@ -301,8 +336,12 @@ class Groups:
                 raise NotRegistered(
                     f"{self.agent.identity.name} is not in generation {id.generation} of group {id.name!r}"
                 )
-            async with asyncio.timeout(deadline.seconds()):
-                await self._changed.wait()
+            try:
+                async with asyncio.timeout(deadline.seconds()):
+                    await self._changed.wait()
+            except TimeoutError:
+                text = f"generation {id.generation} of group {id.name!r} is not made here yet"
+                raise DeadlineExceeded(text) from None
 
     def pass_on(self, seat: Seat, error: BaseException) -> None:
         """This rank was told that the group has ended."""

@@ -121,12 +121,14 @@ class Desk:
     async def withdraw(self, candidate: pb.Candidate) -> None:
         """Takes a candidate away; not another attempt of the same member, which has the same key."""
         deadline, key = Deadline.after(CLEAR_SECONDS), self._key(candidate)
-        deleted = False
-        while not deleted:
-            entry = await self._kv.get(key, deadline)
-            if entry is None or not _is_attempt(entry, candidate):
+        revision, known = self._candidates.get(key, (0, candidate))  # at best its own last one, at once
+        while ticket(known) == ticket(candidate):
+            if revision and await self._kv.delete(key, revision, deadline):
                 return
-            deleted = await self._kv.delete(key, entry.revision, deadline)
+            entry = await self._kv.get(key, deadline)
+            if entry is None or (found := _candidate(entry)) is None:
+                return
+            revision, known = entry.revision, found
 
     async def seal(self, sealed: pb.Sealed, dead: Container[int], deadline: Deadline) -> None:
         """Stores one more generation, unless somebody else did something meanwhile.
@@ -198,25 +200,23 @@ class Desk:
             self.notify()
 
     def _learn(self, entry: KeyEntry) -> None:
-        try:
-            if entry.key == self._prefix + RECORD:
-                if entry.revision > self._revision:
+        if entry.key == self._prefix + RECORD:
+            if entry.revision > self._revision:
+                with contextlib.suppress(DecodeError):  # not ours
                     self.record, self._revision = pb.GroupRecord.FromString(entry.value), entry.revision
                     self.notify()
-                return
-            candidate = pb.Candidate.FromString(entry.value)
-        except DecodeError:
-            return  # not ours
-        known = self._candidates.get(entry.key)
-        if known is None or entry.revision >= known[0]:
+            return
+        candidate, known = _candidate(entry), self._candidates.get(entry.key)
+        if candidate is not None and (known is None or entry.revision >= known[0]):
             self._candidates[entry.key] = (entry.revision, candidate)
 
     def _key(self, candidate: pb.Candidate) -> str:
         return f"{self._prefix}{candidate.incarnation}"
 
 
-def _is_attempt(entry: KeyEntry, candidate: pb.Candidate) -> bool:
+def _candidate(entry: KeyEntry) -> pb.Candidate | None:
+    """What a key holds; None if it is not ours."""
     try:
-        return ticket(pb.Candidate.FromString(entry.value)) == ticket(candidate)
+        return pb.Candidate.FromString(entry.value)
     except DecodeError:
-        return False
+        return None

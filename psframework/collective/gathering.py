@@ -105,13 +105,13 @@ class Gathering:
 
     async def run(self, deadline: Deadline) -> ProcessGroup:
         """Comes back with the group; see `Groups.open` for the errors."""
-        async with self._desk:
-            try:
+        try:
+            async with self._desk:
                 sealed = await self._meet(deadline)
                 group = await self._set_up(sealed, deadline)
-            except BaseException as error:
-                self._abandon(error)
-                raise
+        except BaseException as error:
+            self._abandon(error)
+            raise
         return group
 
     # Rendezvous
@@ -120,6 +120,7 @@ class Gathering:
         """Waits until there is a generation with this process."""
         began = boottime()
         if self._old is not None:
+            self._old.on_change = self._desk.notify
             self._mine.shrinks = self._old.id.generation
             self._mine.departed.extend(sorted(self._old.departed))
             if self._old.group is not None:
@@ -152,7 +153,11 @@ class Gathering:
         if self._old is None:
             return rendezvous.seal(self.name, record, waiting)
         same = [each for each in waiting if each.shrinks == self._old.id.generation]
-        gone = {each.incarnation for each in self._old.members if self._is_gone(each.incarnation)}
+        gone = {
+            each.incarnation
+            for rank, each in enumerate(self._old.members)
+            if rank in self._old.departed or self._is_gone(each.incarnation)
+        }
         return rendezvous.seal_survivors(record, same, self._old.members, gone)
 
     def _waiting(self) -> list[pb.Candidate]:
@@ -190,6 +195,7 @@ class Gathering:
         rank = rendezvous.ranks_of(sealed)[self._mine.incarnation]
         id = pb.GroupId(job=self.job, name=self.name, generation=sealed.generation)
         seat = self._seat = Seat(id, rank, sealed.members, home.agent, home.directory, home.news.failed)
+        seat.on_change = self._desk.notify
         home.take(seat)
         for member in sealed.members:
             if self._is_gone(member.incarnation):  # it may have gone before anybody looked at this generation

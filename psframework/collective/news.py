@@ -53,10 +53,10 @@ class News:
         if len(seat.members) > EVERYBODY:
             self.failed(seat, error)
 
-    async def closed(self, seat: Seat, completed: int) -> None:
-        """This rank has closed the group after that operation; returns once the others know."""
+    async def closed(self, seat: Seat, completed: int, *, wait: bool = True) -> None:
+        """This rank has closed the group after that operation; returns once the others know, or at once."""
         told = self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, completed=completed))
-        if told:
+        if told and wait:
             await asyncio.wait(told, timeout=TELL_SECONDS)
 
     async def standings(self, seat: Seat, deadline: Deadline) -> dict[int, Standing]:

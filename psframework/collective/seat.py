@@ -58,6 +58,7 @@ class Seat:
         shrinks: whether the group of those that survived it is being made.
         splits: how often it was split.
         is_part: whether it came of a split.
+        on_change: called when a rank has departed, or the generation has ended.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Seat:
         self.shrinks = False
         self.splits = 0
         self.is_part = False
+        self.on_change: Callable[[], object] = lambda: None
         self._agent, self._directory, self._tell = agent, directory, tell
         self._ranks = {member.incarnation: rank for rank, member in enumerate(members)}
         self._peers: dict[int, tuple[Peer, Callable[[], None]]] = {}
@@ -204,6 +206,7 @@ class Seat:
             self.abort(error)
         else:
             self.group.abort(error, after=completed)
+        self.on_change()
 
     def abort(self, error: BaseException) -> None:
         """The generation has ended for all ranks."""
@@ -217,6 +220,7 @@ class Seat:
             self.error = error
             self.post.fail(error)
             self._changed.notify()
+            self.on_change()
 
     def forget(self) -> None:
         """Nobody is told any more of what becomes of the sessions."""

@@ -10,7 +10,14 @@ from group_clusters import Clusters, clusters, until
 
 import psframework as psf
 from psframework.collective.client import GroupOptions
-from psframework.errors import ArgumentError, ContextClosed, Evicted, NotRegistered, PeerLost
+from psframework.errors import (
+    ArgumentError,
+    ContextClosed,
+    DeadlineExceeded,
+    Evicted,
+    NotRegistered,
+    PeerLost,
+)
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
 
@@ -170,6 +177,43 @@ async def test_a_message_for_a_group_that_is_being_made_waits(world: Clusters) -
     await group.close()
     with pytest.raises(ContextClosed, match="generation 1 of group 'g' has ended here"):
         await a.groups.find(id, soon())
+
+
+async def test_one_call_at_a_time_and_each_with_its_own_deadline(world: Clusters) -> None:
+    (a,) = await world.join("a")
+    first = asyncio.ensure_future(a.process_group("g", 2))
+    await until(lambda: a.groups._gathering)
+    with pytest.raises(DeadlineExceeded, match="group 'g': another call of this process"):
+        await asyncio.wait_for(a.groups.open("default", "g", GroupOptions(2), soon(0.05)), 5)
+    assert not first.done()
+    id = pb.GroupId(job="default", name="g", generation=7)
+    with pytest.raises(DeadlineExceeded, match="generation 7 of group 'g' is not made here yet"):
+        await a.groups.find(id, soon(0.05))
+    first.cancel()
+
+
+async def test_others_hear_of_a_closing_that_is_cancelled(world: Clusters) -> None:
+    mine, theirs = await world.group("g", await world.join("a", "b"), algorithm="direct")
+    waits = asyncio.ensure_future(mine.all_reduce(np.ones(10)))
+    post = world.members["b"].groups._seat(theirs).post
+    post._sending += 1  # something does not arrive
+    closing = asyncio.ensure_future(theirs.close())
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    with pytest.raises(PeerLost, match=r"rank 1 \(b\) has closed group 'g' after operation 0"):
+        await asyncio.wait_for(waits, 5)
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not world.members["b"].groups._seats
+
+
+async def test_a_later_life_of_a_member_is_no_survivor(world: Clusters) -> None:
+    a, b = await world.join("a", "b")
+    mine, _ = await world.group("g", [a, b])
+    a.groups.evicted(Evicted("a was fenced"))
+    await a.membership.rejoin()
+    with pytest.raises(Evicted, match="a was evicted, and with it left group 'g'"):
+        await mine.shrink(5)
 
 
 async def test_where_the_others_are(world: Clusters) -> None:

@@ -10,6 +10,7 @@ from group_clusters import Clusters, clusters, until
 
 import psframework as psf
 from psframework.collective import setup, transports
+from psframework.collective.desk import Desk
 from psframework.collective.seat import Seat
 from psframework.errors import ConfigurationError, PeerLost, RendezvousTimeout, ResourceExhausted
 from psframework.proto.v1 import collective_pb2 as pb
@@ -227,3 +228,77 @@ async def test_of_a_group_of_one_survivor(world: Clusters) -> None:
     async with await mine.shrink() as alone:
         assert (alone.size, alone.transport) == (1, "alone")
         await alone.barrier()
+
+
+def lose(world: Clusters, group: psf.ProcessGroup, rank: int) -> None:
+    """All ranks of `group` but that one lose it."""
+    dead = world.members[group.members[rank]].membership.member.incarnation
+    for each in world.members.values():
+        if each.membership.member.incarnation != dead:
+            each.groups.lost(SimpleNamespace(incarnation=dead), "lease")
+
+
+async def test_who_closes_after_a_failure_is_not_waited_for_either(world: Clusters) -> None:
+    mine, theirs, lost = await world.group("g", await world.join("a", "b", "c"))
+    lose(world, mine, 2)
+    await lost.close()
+    shrinking = asyncio.ensure_future(mine.shrink(10))
+    await candidates(world, 1)
+    await asyncio.sleep(0.05)
+    assert not shrinking.done()
+    await theirs.close()
+    assert (await asyncio.wait_for(shrinking, 5)).members == ("a",)
+
+
+async def test_a_session_that_breaks_in_the_set_up_ends_it(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the member lives, and has nothing to say."""
+
+    async def prepare(seat: Seat, *more: Any) -> Any:
+        if seat.rank == 2:
+            await asyncio.Event().wait()
+        return await PREPARE(seat, *more)
+
+    monkeypatch.setattr(setup, "prepare", prepare)
+    making = asked(await world.join("a", "b", "c"), 3)
+    await until(lambda: any(seat.rank == 0 for seat in world.members["a"].groups._seats.values()))
+    (seat,) = world.members["a"].groups._seats.values()
+    await asyncio.sleep(0.1)  # all that there is to do is done
+    seat.lose(2, PeerLost("the session broke", peer="c", reason="connection"))
+    for each in making:
+        with pytest.raises(PeerLost, match=r"rank 2 \(c\) of group 'g' is gone: the session broke"):
+            await asyncio.wait_for(each, 5)
+    await nothing_is_left(world)
+
+
+@pytest.mark.parametrize("moment", ["set-up", "close"])
+async def test_a_new_group_that_nobody_got_is_closed(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Cancelled at the last moments: the others must not take it for a member."""
+    mine, theirs, lost = await world.group("g", await world.join("a", "b", "c"))
+    lose(world, mine, 2)
+    await lost.close()
+    shrinking = asyncio.ensure_future(mine.shrink())
+    reached = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        if asyncio.current_task() is shrinking and not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+
+    if moment == "set-up":
+        monkeypatch.setattr(Desk, "__aexit__", never)
+    else:
+        monkeypatch.setattr(mine, "close", never)
+    other = asyncio.ensure_future(theirs.shrink())
+    await reached.wait()
+    shrinking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await shrinking
+    monkeypatch.undo()
+    new = await other
+    with pytest.raises(PeerLost, match="a gave the set-up" if moment == "set-up" else r"rank 0 \(a\)"):
+        await asyncio.wait_for(new.barrier(), 5)
+    assert {generation for *_, generation in world.members["a"].groups._seats} <= {mine.generation}
