@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from time import perf_counter
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from psframework import backend
-from psframework.autograd import Drawing, Tensor
+from psframework.autograd import Drawing
 from psframework.backend import Array
 from psframework.collective.descriptor import Operation
 from psframework.collective.group import ProcessGroup
@@ -26,7 +26,7 @@ from psframework.ddp.hooks import Hook
 from psframework.ddp.join import Join
 from psframework.ddp.module_buffers import ModuleBuffers
 from psframework.ddp.reducer import Reducer, Roots
-from psframework.ddp.sparse import average_sparse
+from psframework.ddp.sparse import average_sparse, sparse_names
 from psframework.ddp.step import Attended, Departure, Direct, Span, Step
 from psframework.errors import ArgumentError, ContextClosed
 from psframework.nn import Module
@@ -79,8 +79,6 @@ class DistributedDataParallel:
     ) -> None:
         if not isinstance(module, Module):
             raise ArgumentError(f"DistributedDataParallel wraps an nn.Module, not {type(module).__name__}")
-        if not any(parameter.requires_grad for parameter in module.parameters()):
-            raise ArgumentError("no parameter of this model requires grad: there is nothing to average")
         if bucket_cap_mb < 0:
             raise ArgumentError(f"bucket_cap_mb={bucket_cap_mb}: a size in MiB")
         self.module, self.group = module, group
@@ -91,7 +89,7 @@ class DistributedDataParallel:
             "static_graph": static_graph, "hook": type(hook).__name__,
         }  # fmt: skip
         self._hook = hook
-        sparse = _sparse_names(module)
+        sparse = sparse_names(module)
         self._reducer = Reducer(
             dict(module.named_parameters()), group, int(bucket_cap_mb * (1 << 20)), sparse=sparse,
             unused=find_unused_parameters, static=static_graph,
@@ -101,6 +99,7 @@ class DistributedDataParallel:
         self._ready = self._closed = self._quiet = False
         self._turn = asyncio.Lock()
         self._step: Step | None = None
+        self._task: asyncio.Task[None] | None = None
         self._forward = Span("forward", 0.0)
 
     # Life
@@ -112,9 +111,17 @@ class DistributedDataParallel:
         if self._closed:
             raise ContextClosed("this DistributedDataParallel was closed")
         if not self._ready:
-            _take_over(self, self._reducer)
+            try:
+                _take_over(self, self._reducer)
+            except ArgumentError as error:
+                self.group.decline(f"DistributedDataParallel: {error}")  # the others wait to compare models
+                raise
             try:
                 await agree.agree(self.group, self.module, self._options)
+                if not self._reducer.parameters:
+                    raise ArgumentError(
+                        "no parameter of this model requires grad: there is nothing to average"
+                    )
                 await agree.spread(self.group, self.module)
                 self._reducer.settle_in(await self._arenas())
             except BaseException:
@@ -143,7 +150,7 @@ class DistributedDataParallel:
     async def close(self) -> None:
         """The model goes on without buckets; gradients stay. The group stays open."""
         self._closed = True
-        await self._landed()
+        await self.landed()
         self._reducer.release()
 
     # Training
@@ -162,6 +169,8 @@ class DistributedDataParallel:
         It computes in the process's compute thread. Several losses of one graph can be given at once, or one
         after the other with `retain_graph`.
 
+        Cancelling it does not stop it: the other ranks wait for it, and so does the next one here.
+
         Args:
             loss: a tensor, or several.
             seed: gradient of the loss, or a list of them; 1 by default.
@@ -176,13 +185,13 @@ class DistributedDataParallel:
         """
         self._check("backward")
         async with self._turn:
-            await self._landed()
+            await self.landed()
             if self._quiet:
                 await compute(self._reducer.run_alone, loss, seed, retain_graph)
-                return
-            if self.joining is not None:
-                await self.joining.announce(True)
-            await self._fly(self._reducer.run, loss, seed, retain_graph)
+            elif self.joining is None:
+                await self._fly(self._reducer.run, loss, seed, retain_graph)
+            else:
+                await self.whole(self._announced(self.joining, loss, seed, retain_graph))
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -226,9 +235,30 @@ class DistributedDataParallel:
 
     # For `join`
 
+    async def landed(self) -> None:
+        """A backward that nobody waits for any more has ended."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+            self._task = None
+        if self._step is not None:
+            await self._step.flight.wait()
+
+    async def whole(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Several collectives that belong together: all of them are done, also if the caller is cancelled."""
+        task = self._task = asyncio.get_running_loop().create_task(steps)
+        try:
+            await asyncio.shield(task)
+        finally:
+            if task.done():
+                self._task = None
+            del task  # its error's traceback has this frame
+
+    async def _announced(self, joining: Join, *args: Any) -> None:
+        await joining.announce(True)
+        await self._fly(self._reducer.run, *args)
+
     async def shadow(self) -> None:
         """Takes part in a backward of the others, with nothing to give."""
-        await self._landed()
         await self._fly(self._reducer.shadow)
 
     async def spread(self, src: int) -> None:
@@ -253,22 +283,14 @@ class DistributedDataParallel:
         if self._closed:
             raise ContextClosed(f"{what} of a DistributedDataParallel that was closed")
 
-    async def _landed(self) -> None:
-        """A backward that nobody waits for any more has ended."""
-        if self._step is not None:
-            await self._step.flight.wait()
-
     async def _fly(self, run: Callable[..., None], *args: Any) -> None:
-        joining = self.joining
-        root, scale = (0, 1.0) if joining is None else (joining.active[0], joining.scale)
-        step = self._step = self._new_step(root, scale)
+        step = self._step = self._new_step()
         flight = step.flight
-        self.told = True
         try:
             await compute(_claimed, flight, run, step, *args)
-        except BaseException:
-            if flight.claim():
-                flight.land()  # cancelled before it began
+        except BaseException as problem:
+            if flight.claim():  # it has not begun, and the other ranks wait for it
+                self._make_up(problem, step, run, *args)
             raise
         await flight.wait()
         error = flight.taken()
@@ -277,11 +299,24 @@ class DistributedDataParallel:
                 raise error
             finally:
                 del error  # its traceback has this frame
-        self.told = False
 
-    def _new_step(self, root: int, scale: float) -> Step:
-        reducer = self._reducer
-        flight = Flight(self.group, lambda error: reducer.ended(step, error))
+    def _make_up(self, problem: BaseException, step: Step, run: Callable[..., None], *args: Any) -> None:
+        if isinstance(problem, asyncio.CancelledError):
+            self._task = asyncio.get_running_loop().create_task(compute(run, step, *args))
+        else:
+            with step:
+                step.flight.refuse(f"the backward can't begin: {type(problem).__name__}: {problem}")
+
+    def _new_step(self) -> Step:
+        reducer, joining = self._reducer, self.joining
+        root, scale = (0, 1.0) if joining is None else (joining.active[0], joining.scale)
+        whole = joining is None or len(joining.active) == self.group.size
+
+        def over(error: BaseException | None) -> None:
+            self.told = error is not None
+            reducer.ended(step, error)
+
+        flight = Flight(self.group, over)
         departure: Departure
 
         def after() -> None:
@@ -295,7 +330,7 @@ class DistributedDataParallel:
         else:
             sparse = self._reduce_sparse if reducer.sparse else None
             departure = Attended(flight, scale, after, hook, sparse)
-        step = Step(flight, departure)
+        step = Step(flight, departure, whole)
         return step
 
     def _after(self, flight: Flight, root: int) -> None:
@@ -357,12 +392,3 @@ def _take_over(ddp: DistributedDataParallel, reducer: Reducer) -> None:
                 "close that first"
             )
     _wrapped[ddp.module] = ref(ddp), reducer
-
-
-def _sparse_names(module: Module) -> Sequence[str]:
-    """Parameters that get SparseRows: tables made with sparse=True."""
-    return [
-        f"{path}.weight".lstrip(".")
-        for path, each in module.named_modules()
-        if getattr(each, "sparse", False) is True and isinstance(getattr(each, "weight", None), Tensor)
-    ]

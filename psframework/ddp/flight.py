@@ -11,10 +11,7 @@ from psframework.collective.descriptor import ANY, Operation
 from psframework.collective.ops import ReduceOp
 from psframework.collective.queue import again
 from psframework.collective.work import Flat
-from psframework.errors import CollectiveMismatch, ContextClosed, DeadlineExceeded, PeerLost
-
-SHARED = (CollectiveMismatch, ContextClosed, DeadlineExceeded, PeerLost)
-"""Errors that a collective ends with: the other ranks have them too."""
+from psframework.errors import CollectiveMismatch
 
 
 class Begins(Protocol):
@@ -59,8 +56,9 @@ class Flight:
         self._waiter: asyncio.Future[None] | None = None
         self.error: BaseException | None = None
         self._lock = Lock()
-        self._open = 1  # the backward itself
+        self._open = self._held = 1  # the backward itself
         self._shared: BaseException | None = None  # the first error that a collective ended with
+        self._why = ""  # what the other ranks are to be told
         self._claimed = False
 
     def claim(self) -> bool:
@@ -99,16 +97,17 @@ class Flight:
                 if error is None and then is not None:
                     then()
             finally:
-                self.land(error)
+                self._end(error)
 
         self._group.begin(
             operation, send, receive, on_done=done, op=op, root=root, unless=lambda: self._shared
         )
 
     def hold(self) -> None:
-        """One more that has to `land`."""
+        """One more that has to `land`, since it begins collectives too."""
         with self._lock:
             self._open += 1
+            self._held += 1
 
     def refuse(self, why: str) -> None:
         """This rank can't go on with the backward: on every rank it ends with CollectiveMismatch."""
@@ -116,13 +115,17 @@ class Flight:
         self.fail(CollectiveMismatch(f"rank {rank} ({self._group.members[rank]}): {why}"), why)
 
     def fail(self, error: BaseException, why: str = "") -> None:
-        """An error ends the backward. One that the others can't know of is told to them."""
+        """An error ends the backward; the others are told once nothing more of it begins here.
+
+        A CollectiveMismatch (without `why`) they have as well. So they have what ended the group, where
+        nothing can be told any more; but PeerLost, for one, may also come from a hook that asked a server.
+        """
         with self._lock:
-            first = self.error is None
+            if not why and isinstance(error, CollectiveMismatch):
+                self._shared = self._shared or error
+            elif self.error is None:
+                self._why = why or f"a backward failed with {type(error).__name__}: {error}"
             self.error = self.error or error
-        if first and (why or not isinstance(error, SHARED)):
-            why = why or f"a backward failed with {type(error).__name__}: {error}"
-            self._group.decline(why, lambda: self._shared)
 
     def taken(self) -> BaseException | None:
         """The first error, to be raised; nothing here keeps it, nor the frames that it goes through."""
@@ -130,8 +133,17 @@ class Flight:
         self.error = self._shared = None
         return again(error) if error is not None and error is shared else error  # the group may keep it
 
-    def land(self, error: BaseException | None = None) -> None:
-        """A collective, or the backward itself, has ended."""
+    def land(self) -> None:
+        """The backward itself, or who held it, begins no more collectives."""
+        with self._lock:
+            self._held -= 1
+            why = "" if self._held else self._why
+        if why:  # not before: a collective that came after this one would be out of step
+            self._group.decline(why, lambda: self._shared)
+        self._end()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        """A collective, or one of those that begin them, has ended."""
         with self._lock:
             self._shared = self._shared or error
             self.error = self.error or error

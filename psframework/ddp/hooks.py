@@ -43,12 +43,15 @@ async def run_hook(hook: Hook, bucket: Bucket) -> None:
         Exception: what the hook raised.
     """
     buffer = bucket.buffer
-    answer: Any = hook(bucket)
-    if inspect.isawaitable(answer):
-        answer = await answer
-    if answer is None:
-        answer = bucket.buffer  # where a hook may have put another array
-    elif isinstance(answer, Tensor):
+    try:
+        answer: Any = hook(bucket)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer is None:
+            answer = bucket.buffer  # where a hook may have put another array
+    finally:
+        bucket.buffer = buffer
+    if isinstance(answer, Tensor):
         answer = answer.data
     if answer is buffer:
         return
@@ -59,4 +62,3 @@ async def run_hook(hook: Hook, bucket: Bucket) -> None:
             f"or return an array of its shape {buffer.shape}"
         )
     buffer[...] = answer
-    bucket.buffer = buffer

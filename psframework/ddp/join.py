@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -18,6 +19,8 @@ class Joins(Protocol):
 
     @property
     def group(self) -> Any: ...
+    async def landed(self) -> None: ...
+    async def whole(self, steps: Coroutine[Any, Any, None]) -> None: ...
     async def shadow(self) -> None: ...
     async def spread(self, src: int) -> None: ...
 
@@ -59,16 +62,27 @@ class Join:
     async def __aenter__(self) -> Self:
         if self._ddp.joining is not None:
             raise ArgumentError("join() inside join(): one block is enough")
-        self._ddp.joining = self
+        self._ddp.joining, self._ddp.told = self, False
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        leaving = False
         try:
-            if error is not None:
+            await self._ddp.landed()
+            if error is None:
+                leaving = True
+                await self._ddp.whole(self._leave())
+            else:
                 self._tell(error)
-                return
+        finally:
+            if not leaving:
+                self._ddp.joining = None
+
+    async def _leave(self) -> None:
+        """Takes part as long as there is a rank that has inputs."""
+        try:
             while await self.announce(False):
                 await self._ddp.shadow()
             if 0 < len(self._last) < self._ddp.group.size:

@@ -262,7 +262,7 @@ class Reducer:
             return
         self._took_part[:] = 0
         if step.used is not None:
-            if self._static and step.mine is not None:
+            if self._static and step.whole and step.mine is not None:
                 self._always = step.mine, step.used
             for number, view in self._views.items():
                 if step.used[number]:

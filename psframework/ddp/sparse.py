@@ -13,9 +13,19 @@ from psframework.backend import Array, asnumpy, widen, xp
 from psframework.collective.ops import ReduceOp
 from psframework.ddp.bucket import Ranks
 from psframework.errors import ArgumentError
+from psframework.nn.module import Module
 
 _NONE: Final = -1
 _DENSE: Final = -2
+
+
+def sparse_names(module: Module) -> Sequence[str]:
+    """Parameters that get SparseRows: tables made with sparse=True."""
+    return [
+        f"{path}.weight".lstrip(".")
+        for path, each in module.named_modules()
+        if getattr(each, "sparse", False) is True and isinstance(getattr(each, "weight", None), Tensor)
+    ]
 
 
 async def average_sparse(

@@ -52,16 +52,18 @@ class Step:
     Args:
         flight: its collectives.
         departure: how its buckets leave.
+        whole: whether all ranks have something to give.
 
     Attributes:
+        whole: as given.
         mine: for each parameter, whether it took part on this rank; None if that is not exchanged.
         used: the same for any rank, once the collectives have landed; None if all had to.
         spent: computation.
         flown: buckets on their way.
     """
 
-    def __init__(self, flight: Flight, departure: Departure) -> None:
-        self.flight = flight
+    def __init__(self, flight: Flight, departure: Departure, whole: bool = True) -> None:
+        self.flight, self.whole = flight, whole
         self.mine: npt.NDArray[np.uint8] | None = None
         self.used: npt.NDArray[np.uint8] | None = None
         self.spent: list[Span] = []
@@ -170,6 +172,9 @@ class Attended:
                     span.ended = perf_counter()
             if self._sparse is not None and self._flight.error is None:
                 await self._sparse(self._scale)
+            if self._hook is not None:
+                # A hook may fail after its last collective: the others hear of it here, in the same step.
+                self._flight.begin(Operation.BARRIER, None, None)
             if self._flight.error is None:
                 self._after()
         except BaseException as error:

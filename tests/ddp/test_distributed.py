@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any
@@ -357,6 +358,26 @@ async def test_different_models_are_named_on_all_ranks() -> None:
     await asyncio.gather(*ddps)  # the group lives on
 
 
+async def test_what_can_be_wrapped_on_some_ranks_only_is_an_error_on_all() -> None:
+    groups = Table(2).groups()
+    models = [Net(0), Net(1), Net(2).requires_grad_(False)]
+    frozen: list[Any] = [
+        DistributedDataParallel(models[each], groups[rank]) for rank, each in enumerate((0, 2))
+    ]
+    errors = await everywhere(frozen, lambda ddp, rank: ddp._open())
+    assert all(isinstance(error, ModelMismatch) and "frozen on rank 1" in str(error) for error in errors)
+    first: list[Any] = [DistributedDataParallel(models[rank], groups[rank]) for rank in range(2)]
+    await asyncio.gather(*first)
+    await first[1].close()
+    again: list[Any] = [DistributedDataParallel(models[rank], groups[rank]) for rank in range(2)]
+    errors = await everywhere(again, lambda ddp, rank: ddp._open())
+    assert isinstance(errors[0], ArgumentError)
+    assert isinstance(errors[1], CollectiveMismatch) and "wrapped by another" in str(errors[1])
+    alike: list[Any] = [DistributedDataParallel(Net(0).requires_grad_(False), group) for group in groups]
+    errors = await everywhere(alike, lambda ddp, rank: ddp._open())
+    assert all(isinstance(error, ArgumentError) and "requires grad" in str(error) for error in errors)
+
+
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("unused", [True, False])
@@ -399,6 +420,21 @@ async def test_join_when_rank_0_had_nothing_at_all() -> None:
                 await ddp.backward(ddp(batch(rank, step)[0]).sum())
 
     assert await everywhere(ddps, train) == [None, None]
+
+
+async def test_a_static_graph_is_found_in_a_backward_that_all_ranks_take_part_in() -> None:
+    """Not in one that a rank only joins, which uses nothing."""
+    table = Table(2)
+    ddps = await wrapped(2, table, find_unused_parameters=True, static_graph=True)
+
+    async def train(ddp: Any, rank: int, steps: int) -> None:
+        async with ddp.join():
+            for step in range(steps):
+                await ddp.backward(ddp(batch(rank, step)[0], "left").sum())
+
+    assert await everywhere(ddps, lambda ddp, rank: train(ddp, rank, 2 * rank)) == [None, None]
+    assert await everywhere(ddps, lambda ddp, rank: train(ddp, rank, 3)) == [None, None]
+    assert sum("MAX" in each for each in table.done) == 3
 
 
 async def test_an_error_in_a_join_block_reaches_the_others() -> None:
@@ -550,6 +586,71 @@ async def test_an_error_in_a_hook_on_one_rank_reaches_all() -> None:
     assert await everywhere(ddps, train) == [None, None]
 
 
+async def test_a_hook_that_fails_after_its_last_collective_fails_on_all_in_that_step() -> None:
+    fails: list[int] = []
+
+    def hook_of(rank: int) -> Any:
+        async def hook(bucket: Any) -> None:
+            await bucket.group.all_reduce(bucket.buffer)
+            if rank in fails and bucket.index == len(ddps[rank]._reducer.buckets) - 1:
+                raise ValueError("late")
+
+        return hook
+
+    groups = Table(2).groups()
+    ddps: list[Any] = [DistributedDataParallel(Net(0), group, TINY, hook_of(group.rank)) for group in groups]
+    await asyncio.gather(*ddps)
+
+    async def train(ddp: Any, rank: int) -> None:
+        await ddp.backward(ddp(batch(rank)[0]).sum())
+
+    assert await everywhere(ddps, train) == [None, None]  # after which nothing follows the buckets
+    fails.append(1)
+    errors = await everywhere(ddps, train)
+    assert isinstance(errors[0], CollectiveMismatch) and "ValueError: late" in str(errors[0])
+    assert isinstance(errors[1], ValueError)
+    fails.clear()
+    assert await everywhere(ddps, train) == [None, None]
+
+
+async def test_a_backward_that_fails_while_a_hook_is_between_two_collectives_leaves_ranks_in_step() -> None:
+    first, failed, breaks = threading.Event(), asyncio.Event(), [1]
+    loop = asyncio.get_running_loop()
+
+    def hook_of(rank: int) -> Any:
+        async def hook(bucket: Any) -> None:
+            await bucket.group.all_reduce(bucket.buffer)
+            if rank in breaks:
+                first.set()
+                await failed.wait()
+                await asyncio.sleep(0.02)
+            await bucket.group.all_reduce(bucket.buffer)
+
+        return hook
+
+    def broken(gradient: Any) -> Any:
+        assert first.wait(10)
+        loop.call_soon_threadsafe(failed.set)
+        raise ValueError("no luck")
+
+    groups = Table(2).groups()
+    ddps: list[Any] = [DistributedDataParallel(Net(0), group, TINY, hook_of(group.rank)) for group in groups]
+    await asyncio.gather(*ddps)
+
+    async def train(ddp: Any, rank: int) -> None:
+        hidden = F.tanh(ddp.body(batch(rank)[0]))
+        if rank in breaks:
+            hidden.register_hook(broken)
+        await ddp.backward((ddp.left(hidden) + ddp.right(hidden)).sum())
+
+    errors = await everywhere(ddps, train)
+    assert isinstance(errors[0], CollectiveMismatch) and "ValueError: no luck" in str(errors[0])
+    assert isinstance(errors[1], ValueError)
+    breaks.clear()
+    assert await everywhere(ddps, train) == [None, None]
+    same(gradients(ddps[0].module), gradients(ddps[1].module), rtol=0)
+
+
 @pytest.mark.parametrize("hooked", [False, True])
 async def test_sparse_gradients_come_after_the_buckets(hooked: bool) -> None:
     """pytorch#30807: other rows on each rank, and none on one."""
@@ -631,6 +732,68 @@ async def test_a_cancelled_backward_runs_to_its_end_and_the_next_one_waits_for_i
     same(gradients(ddps[1].module), expected)
 
 
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_backward_that_is_cancelled_before_it_began_is_made_up_for(hooked: bool) -> None:
+    """The compute thread had something else to do; other ranks wait for this one all the same."""
+
+    async def hook(bucket: Any) -> None:
+        await bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
+
+    ddps = await wrapped(2, hook=hook if hooked else None)
+    gate = threading.Event()
+    busy = asyncio.ensure_future(psf.compute(gate.wait))
+    tasks = [asyncio.ensure_future(ddp.backward(ddp(batch(0)[0]).sum())) for ddp in ddps]
+    while ddps[1]._step is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.wait(tasks[1:])
+    assert tasks[1].cancelled() and not tasks[0].done()
+    gate.set()
+    async with asyncio.timeout(20):
+        await asyncio.gather(busy, tasks[0])
+        assert await everywhere(ddps, lambda ddp, rank: ddp.backward(ddp(batch(0)[0]).sum())) == [None, None]
+        for ddp in ddps:
+            await ddp.close()
+            same(
+                gradients(ddp.module),
+                mean_gradients([Net(0)], lambda net, rank: net(batch(0)[0]).sum() * 2),
+            )
+
+
+@pytest.mark.parametrize("when", ["announced", "leaving"])
+async def test_cancelled_in_a_join_block_it_does_its_part_and_then_tells_the_others(when: str) -> None:
+    ddps = await wrapped(2)
+    steps = [4, 4 if when == "announced" else 2]
+    asleep, alone = asyncio.Event(), asyncio.Event()
+
+    async def train(ddp: Any, rank: int) -> None:
+        async with ddp.join():
+            for step in range(steps[rank]):
+                if step == 2 and rank == 0:
+                    asleep.set()
+                    await alone.wait()
+                await ddp.backward(ddp(batch(rank, step)[0]).sum())
+
+    tasks = [asyncio.ensure_future(train(ddp, rank)) for rank, ddp in enumerate(ddps)]
+    async with asyncio.timeout(20):
+        await asleep.wait()
+        while ddps[1].group._queue.sequence == ddps[0].group._queue.sequence:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    tasks[1].cancel()
+    alone.set()
+    async with asyncio.timeout(20):
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(errors[1], asyncio.CancelledError)
+    if when == "announced":
+        assert isinstance(errors[0], CollectiveMismatch) and "join() failed with CancelledError" in str(
+            errors[0]
+        )
+    else:
+        assert errors[0] is None
+    assert await everywhere(ddps, lambda ddp, rank: ddp.backward(ddp(batch(rank)[0]).sum())) == [None, None]
+    assert all(ddp.joining is None for ddp in ddps)
+
+
 async def test_what_belongs_to_the_model_is_found_and_one_wrapper_is_enough() -> None:
     group = Table(1).groups()[0]
     model = Net(0)
@@ -676,21 +839,23 @@ async def test_a_wrapper_that_is_gone_or_lost_its_group_makes_room() -> None:
         ddps[0](batch(0)[0])
 
 
-@pytest.mark.parametrize("kind", ["plain", "unused", "failing", "hook", "join"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "unused", "failing", "hook", "failing hook", "join", "failing join"]
+)
 async def test_nothing_is_left_without_the_collector_of_cycles(kind: str) -> None:
     async def hook(bucket: Any) -> None:
         await bucket.group.all_reduce(bucket.buffer)
 
     async def train(ddp: Any, rank: int) -> None:
-        heads = "left" if kind == "failing" and rank else "both"
-        async with ddp.join() if kind == "join" else nullcontext():
+        heads = "left" if "failing" in kind and rank else "both"
+        async with ddp.join() if "join" in kind else nullcontext():
             await ddp.backward(ddp(batch(rank)[0], heads).sum())
 
     gc.collect()
     gc.disable()
     try:
         ddps = await wrapped(
-            2, find_unused_parameters=kind == "unused", hook=hook if kind == "hook" else None
+            2, find_unused_parameters=kind == "unused", hook=hook if "hook" in kind else None
         )
         for _ in range(3):
             await everywhere(ddps, train)
@@ -712,8 +877,6 @@ async def test_nothing_is_left_without_the_collector_of_cycles(kind: str) -> Non
 def test_arguments() -> None:
     with pytest.raises(ArgumentError, match=r"nn\.Module"):
         DistributedDataParallel(lambda x: x, None)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="requires grad"):
-        DistributedDataParallel(Net(0).requires_grad_(False), None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="bucket_cap_mb"):
         DistributedDataParallel(Net(0), None, -1)  # type: ignore[arg-type]
 

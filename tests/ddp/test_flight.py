@@ -30,6 +30,7 @@ class Group:
 
     def decline(self, why: str, unless: Any = None) -> None:
         self.declined.append(why)
+        self.unless.append(unless)
 
 
 def begin(flight: Flight, then: Callable[[], None] | None = None) -> None:
@@ -80,21 +81,42 @@ async def test_an_own_error_is_told_to_the_others_and_one_of_a_collective_is_not
     own = ValueError("mine")
     flight.fail(own)
     flight.fail(ValueError("a second one"))
-    assert group.declined == ["a backward failed with ValueError: mine"]
     flight.land()
+    assert group.declined == ["a backward failed with ValueError: mine"]
     await flight.wait()
     assert flight.taken() is own
     shared = Flight(group, lambda error: None)
     shared.fail(CollectiveMismatch("all have it"))
+    shared.land()
     assert len(group.declined) == 1
+    elsewhere = Flight(group, lambda error: None)
+    elsewhere.fail(PeerLost("a server that a hook asked", peer="ps"))
+    elsewhere.land()
+    assert "PeerLost: a server that a hook asked" in group.declined[1]
+
+
+async def test_the_others_are_told_when_nothing_more_is_begun_here() -> None:
+    """What a hook begins after that would be out of step."""
+    group = Group()
+    flight = Flight(group, lambda error: None)
+    flight.hold()
+    own, theirs = ValueError("mine"), CollectiveMismatch("of another rank")
+    flight.fail(own)
+    flight.land()
+    assert group.declined == []
+    flight.fail(theirs)  # which the hook met meanwhile
+    flight.land()
+    assert len(group.declined) == 1 and group.unless[0]() is theirs
+    await flight.wait()
+    assert flight.taken() is own
 
 
 async def test_a_refusal_says_who_and_why() -> None:
     group = Group()
     flight = Flight(group, lambda error: None)
     flight.refuse("no gradient")
-    assert group.declined == ["no gradient"]
     flight.land()
+    assert group.declined == ["no gradient"]
     await flight.wait()
     error = flight.taken()
     assert isinstance(error, CollectiveMismatch) and str(error) == "rank 1 (b): no gradient"

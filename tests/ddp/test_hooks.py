@@ -1,6 +1,7 @@
 """Hooks: what a user's hook may be, and what it may answer."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -62,3 +63,21 @@ async def test_errors_of_the_hook_come_through() -> None:
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         await run_hook(hook, bucket())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_the_bucket_keeps_its_buffer(fails: bool) -> None:
+    """Gradients are views into it: with another one the next backward would be averaged elsewhere."""
+    given = bucket()
+    buffer = given.buffer
+
+    def hook(bucket: Bucket) -> Array:
+        bucket.buffer = np.full(3, 7.0)
+        if fails:
+            raise ZeroDivisionError
+        return buffer
+
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        await run_hook(hook, given)
+    assert given.buffer is buffer
+    np.testing.assert_array_equal(buffer, [1, 1, 1])

@@ -1,6 +1,7 @@
 """Ranks that have run out shadow the others; who is left is known to all."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -20,6 +21,12 @@ class Wrapper:
         self.told = False
         self.events: list[Any] = []
 
+    async def landed(self) -> None:
+        """Nothing is under way."""
+
+    async def whole(self, steps: Coroutine[Any, Any, None]) -> None:
+        await steps
+
     async def shadow(self) -> None:
         assert self.joining is not None
         self.events.append(("shadow", self.joining.active, self.joining.scale))
@@ -28,9 +35,12 @@ class Wrapper:
         self.events.append(("spread", src))
 
 
-async def use(wrapper: Wrapper, steps: int, whole: bool = True, error: Exception | None = None) -> Any:
+async def use(
+    wrapper: Wrapper, steps: int, whole: bool = True, error: Exception | None = None, told: bool = False
+) -> Any:
     try:
         async with Join(wrapper, whole) as join:
+            wrapper.told = told
             for _ in range(steps):
                 assert await join.announce(True)
                 wrapper.events.append((join.active, join.scale))
@@ -71,8 +81,8 @@ async def test_an_error_is_told_once() -> None:
     assert isinstance(first, CollectiveMismatch) and "ValueError: late" in str(first)
     assert isinstance(second, ValueError)
     await together(*[group.barrier() for group in groups])  # nothing is left over
-    wrappers[1].told = True  # the backward has told it already
-    assert isinstance(await use(wrappers[1], 0, error=ValueError("late")), ValueError)
+    # The backward has told it already.
+    assert isinstance(await use(wrappers[1], 0, error=ValueError("late"), told=True), ValueError)
     await together(*[group.barrier() for group in groups])
 
 
