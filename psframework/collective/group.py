@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from psframework import backend
 from psframework.backend import Array
 from psframework.collective import nccl, objects
 from psframework.collective.arrays import lend, name_of
@@ -277,11 +278,15 @@ class ProcessGroup(Collectives):
 
         So is that of a contiguous part of it, if it is the same part on all ranks. All ranks call this alike,
         in the same order. The memory goes with the array and its views; it is not used by later groups.
+
+        Raises:
+            CollectiveMismatch: shape or dtype differ, or can't be on another rank.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape, dtype, agreed = self._empty(shape, dtype)
+        await agreed
         if isinstance(self._transport, SharedMemory):
             return await self._transport.empty(shape, dtype)
-        return np.zeros(shape, dtype)
+        return np.zeros(shape, backend.dtype_from_name(dtype))
 
     async def use_nccl(self) -> None:
         """From now on NCCL carries CuPy arrays, without the host. All ranks call it, each on its own GPU.
@@ -320,7 +325,7 @@ class ProcessGroup(Collectives):
         Returns:
             The group; None for a member that said None.
         """
-        return await self._keeper.split(self, color, key, self._calls.deadline(timeout))
+        return await self._keeper.split(self, *self._split(color, key, timeout))
 
     def report(self, last: int | None = None) -> str:
         """The flight recorder: one line for each of the last operations, with state and times.

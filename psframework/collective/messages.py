@@ -69,11 +69,11 @@ class Messages:
         for coming in self._coming.values():
             coming.cancel()
 
-    def _check(self, rank: int, tag: int) -> None:
-        if not 0 <= rank < len(self._names):
-            raise ArgumentError(f"rank {rank}: this group has ranks 0 to {len(self._names) - 1}")
-        if not 0 <= tag <= MOST_TAG:
-            raise ArgumentError(f"tag={tag}: an integer from 0 to {MOST_TAG}")
+    def _check(self, rank: object, tag: object) -> None:
+        if not isinstance(rank, int | np.integer) or not 0 <= rank < len(self._names):
+            raise ArgumentError(f"rank {rank!r}: this group has ranks 0 to {len(self._names) - 1}")
+        if not isinstance(tag, int | np.integer) or not 0 <= tag <= MOST_TAG:
+            raise ArgumentError(f"tag={tag!r}: an integer from 0 to {MOST_TAG}")
 
     def _spawn(self, future: Future[Any], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

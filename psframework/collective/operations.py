@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
+from psframework import backend
 from psframework.backend import Array
 from psframework.collective.arrays import lend, lend_to_write
 from psframework.collective.calls import Calls
 from psframework.collective.descriptor import Descriptor, Operation
 from psframework.collective.ops import ReduceOp, check_op
 from psframework.errors import ArgumentError
+from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.future import Future
 
 P = ParamSpec("P")
@@ -30,7 +34,7 @@ def counted(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P
         try:
             return method(self, *args, **kwargs)
         except Exception as error:
-            self._calls.decline(f"{method.__name__}: {type(error).__name__}: {error}")
+            self._calls.decline(f"{method.__name__.lstrip('_')}: {type(error).__name__}: {error}")
             raise
 
     return cast(Callable[Concatenate[C, P], R], call)
@@ -205,6 +209,24 @@ class Collectives:
         """Done when all ranks have called it."""
         return self._calls.bare(Descriptor(0, Operation.BARRIER), timeout)
 
+    @counted
+    def _empty(
+        self, shape: int | Sequence[int], dtype: npt.DTypeLike
+    ) -> tuple[tuple[int, ...], str, Future[None]]:
+        """Shape and dtype of an array that all ranks are about to make, which they compare: the future."""
+        axes = shape if isinstance(shape, Sequence) else (shape,)
+        shape, name = tuple(_whole("shape", axis) for axis in axes), backend.dtype_name(dtype)
+        if any(axis < 0 for axis in shape):
+            raise ArgumentError(f"no array has the shape {shape}")
+        note = f"empty({name} of shape {shape})"
+        return shape, name, self._calls.bare(Descriptor(0, Operation.BARRIER, name, shape, note=note), None)
+
+    @counted
+    def _split(self, color: int | None, key: int, timeout: float | None) -> tuple[int | None, int, Deadline]:
+        """Checks the arguments of `split`, which begins with an operation of all ranks."""
+        color = None if color is None else _whole("color", color)
+        return color, _whole("key", key), self._calls.deadline(timeout)
+
     def _check_rank(self, name: str, rank: int) -> None:
         if not isinstance(rank, int | np.integer) or not 0 <= rank < self.size:
             raise ArgumentError(f"{name}={rank!r}: this group has ranks 0 to {self.size - 1}")
@@ -216,3 +238,14 @@ class Collectives:
                 f"an array of shape {shape} can't be cut along axis 0 into {self.size} equal parts"
             )
         return (shape[0] // self.size, *shape[1:])
+
+
+def _whole(name: str, value: object) -> int:
+    """An integer that fits into 64 bits."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(f"{name}={value!r}: not an integer") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ArgumentError(f"{name}={value}: too large")
+    return number

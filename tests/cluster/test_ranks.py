@@ -1,5 +1,6 @@
 """RANK and WORLD_SIZE."""
 
+import numpy as np
 import pytest
 
 from psframework.cluster.ranks import environment_of_ranks
@@ -20,3 +21,9 @@ def test_what_it_does_not_say() -> None:
         environment_of_ranks(None, {"RANK": "1"})
     with pytest.raises(ConfigurationError, match="WORLD_SIZE='four'"):
         environment_of_ranks(2, {"WORLD_SIZE": "four"})
+
+
+def test_a_size_that_was_read_from_somewhere_as_text() -> None:
+    with pytest.raises(ArgumentError, match="world_size='2': not an integer"):
+        environment_of_ranks("2", {})  # type: ignore[arg-type]
+    assert environment_of_ranks(np.int64(2), {}) == (2, None)  # type: ignore[arg-type]

@@ -140,6 +140,10 @@ async def test_mistakes():
                 a.recv(bad)
         with pytest.raises(ArgumentError, match="tag"):
             a.send(np.array(1), 1, tag=-1)
+        with pytest.raises(ArgumentError, match="tag='a'"):
+            a.recv(1, tag="a")
+        with pytest.raises(ArgumentError, match="rank 'b'"):
+            a.send(np.array(1), "b")
         with pytest.raises(ArgumentError, match="not an array"):
             a.send([1, 2], 1)
         with pytest.raises(ArgumentError, match="timeout"):

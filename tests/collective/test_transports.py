@@ -1,7 +1,7 @@
 """Each kind of transport, made as rank 0 decides, adds arrays."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import pytest
 from group_clusters import Clusters, clusters
 
 from psframework.collective import decision, transports
+from psframework.collective.group import ProcessGroup
 from psframework.collective.tuning import NEVER, Table
-from psframework.errors import ArgumentError, ConfigurationError
+from psframework.errors import ArgumentError, CollectiveMismatch, ConfigurationError
 from psframework.proto.v1 import collective_pb2 as pb
 
 
@@ -131,6 +132,30 @@ async def test_a_ring_is_not_deterministic_on_any_rank(world: Clusters) -> None:
 def test_every_algorithm_has_a_transport() -> None:
     """Those that are tested here, and the central one, which needs a service: tests/integration."""
     assert set(decision.ALGORITHMS) == {"shm", "direct", "ring", "hierarchical", "central"}
+
+
+@pytest.mark.parametrize("algorithm", ["shm", "direct", "ring", "hierarchical"])
+async def test_arrays_that_ranks_would_make_differently_are_told_to_all(algorithm: str) -> None:
+    async with clusters() as world:
+
+        async def each(one: Callable[[ProcessGroup], Awaitable[object]], name: str) -> list[object]:
+            made = await world.group(name, list(world.members.values()), algorithm=algorithm)
+            return await asyncio.gather(*map(one, made), return_exceptions=True)
+
+        await world.join("a", "b")
+        differ = await each(lambda group: group.empty(4 + 4000 * group.rank), "differ")
+        assert [type(error) for error in differ] == [CollectiveMismatch] * 2
+        assert all("empty(float32 of shape (4,))" in str(error) for error in differ)
+        mine, theirs = await each(lambda group: group.empty((-1,) if group.rank == 0 else 4), "bad")
+        assert isinstance(mine, ArgumentError) and "shape (-1,)" in str(mine)
+        assert isinstance(theirs, CollectiveMismatch) and "empty: ArgumentError" in str(theirs)
+        mine, theirs = await each(lambda group: group.split("x" if group.rank == 0 else 1), "split")  # type: ignore[arg-type]
+        assert isinstance(mine, ArgumentError) and "color='x'" in str(mine)
+        assert isinstance(theirs, CollectiveMismatch) and "split: ArgumentError" in str(theirs)
+        mine, _ = await each(lambda group: group.split(0, 0.5), "key")  # type: ignore[arg-type]
+        assert isinstance(mine, ArgumentError) and "key=0.5" in str(mine)
+        arrays = await each(lambda group: group.empty(np.int64(4), "int8"), "right")  # type: ignore[arg-type]
+        assert all(np.array_equal(array, np.zeros(4, np.int8)) for array in arrays)  # type: ignore[arg-type]
 
 
 async def test_resident_arrays_of_ranks_that_share_memory_are_reduced_in_place() -> None:
