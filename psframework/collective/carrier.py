@@ -81,7 +81,8 @@ class Carrier:
                     peer = await self._reach(to, deadline)
                     await peer.call(DELIVER, request, pb.DeliverReply, parts=parts, deadline=deadline)
                 except PeerLost as error:
-                    self._lost(to, error)
+                    if error.peer == self.names[to] or error.peer not in self.names:
+                        self._lost(to, error)  # else it is one that `to` has lost
                     raise
         finally:
             self._sending -= 1

@@ -137,7 +137,7 @@ class ProcessGroup(Collectives):
         self._queue.sequence = place.completed
         super().__init__(place.rank, len(place.members), Calls(self._queue, self._loop, place.timeout))
         self._messages = Messages(self.rank, place.members, post, self._broken)
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Task[BaseException]] = set()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else self.transport
@@ -382,12 +382,16 @@ class ProcessGroup(Collectives):
 
     def _explain(self, late: DeadlineExceeded, then: Callable[[BaseException], None]) -> None:
         """Asks the other ranks where they are, so that the error names who is missing."""
-        task = self._loop.create_task(self._ask(late, then))
+        task = self._loop.create_task(self._ask(late))
         self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
 
-    async def _ask(self, late: DeadlineExceeded, then: Callable[[BaseException], None]) -> None:
-        error = late
+        def asked(task: asyncio.Task[BaseException]) -> None:
+            self._asking.discard(task)
+            then(late if task.cancelled() or task.exception() is not None else task.result())
+
+        task.add_done_callback(asked)  # which is called too if the task is cancelled before it begins
+
+    async def _ask(self, late: DeadlineExceeded) -> BaseException:
         try:
             async with asyncio.timeout(2 * _ASK_SECONDS):
                 others = await self._keeper.standings(self, Deadline.after(_ASK_SECONDS))
@@ -396,5 +400,5 @@ class ProcessGroup(Collectives):
             log.error("%s\n%s", error, self.report(_LAST))
         except TimeoutError:
             log.error("%s; the other ranks do not say where they are", late)
-        finally:
-            then(error)
+            return late
+        return error

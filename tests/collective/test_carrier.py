@@ -154,6 +154,15 @@ async def test_a_rank_that_can_not_be_reached_is_reported(world: World) -> None:
     await until(lambda: seats[0].error is not None)
 
 
+async def test_one_that_others_have_lost_is_not_mistaken_for_them(world: World) -> None:
+    a, b, _ = await world.group()
+    b.post.fail(PeerLost("rank 2 (c) is gone", peer="c", rank=2))
+    with pytest.raises(PeerLost, match=r"rank 2 \(c\) is gone") as lost:
+        await a.post.send(1, key(), b"", [], soon())
+    assert lost.value.rank == 2
+    assert a.lost == set()
+
+
 async def test_some_of_the_ranks_have_numbers_of_their_own(world: World) -> None:
     _, b, c = await posts(world)
     some = [Part(b, [1, 2]), Part(c, [1, 2])]

@@ -172,6 +172,21 @@ async def test_closing_while_ranks_are_asked_where_they_are():
             await future
 
 
+async def test_closing_just_before_ranks_are_asked_where_they_are():
+    """The question is cancelled before it begins."""
+    async with groups(2) as (a, _):
+        explain = a._queue._explain
+
+        def explain_and_cancel(late, then):
+            explain(late, then)
+            for task in a._asking:
+                task.cancel()
+
+        a._queue._explain = explain_and_cancel
+        with pytest.raises(DeadlineExceeded):
+            await asyncio.wait_for(a.barrier(timeout=0.01), 5)
+
+
 async def test_reports():
     async with groups(2) as (a, b):
         x = np.ones((2, 3), np.float32)
