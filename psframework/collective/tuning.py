@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -28,8 +28,8 @@ RINGING: Final = frozenset({Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Oper
 ALWAYS: Final = 1 << 40
 """More bytes than an array has."""
 
-MARGIN: Final = 0.05
-"""What is not faster by this share is not faster: it is noise."""
+MARGIN: Final = 0.1
+"""A ring that is not faster by this share is not taken: it may be noise, and it adds in another order."""
 
 _VERSION: Final = 1
 _WHOLE: Final[dict[int, int]] = {2: ALWAYS, 4: 64 << 10, 16: 16 << 10, 64: 4 << 10}
@@ -93,7 +93,7 @@ class Table:
     def to_json(self) -> str:
         """As `from_json` reads it."""
         whole = {str(ranks): self.whole[ranks] for ranks in sorted(self.whole)}
-        return json.dumps({**asdict(self), "version": _VERSION, "whole": whole}, indent=2, sort_keys=True)
+        return json.dumps({"version": _VERSION, "whole": whole, "ring_from": self.ring_from}, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Table:
@@ -142,18 +142,18 @@ def fit(measured: Measured) -> Table:
 
 
 def _whole_up_to(ranks: int, sizes: Mapping[int, Mapping[Algorithm, float]]) -> int:
-    """The largest size before another way was faster for the first time.
+    """The border that loses least time, each size counted alike: one figure that is off does not move it.
 
     Two ranks go on beyond what was measured, since it is as many bytes; more ranks would send more.
     """
-    border = 0
+    best, border, gained = 0.0, 0, 0.0
     for nbytes in sorted(sizes):
         seconds = sizes[nbytes]
-        others = [each for algorithm, each in seconds.items() if algorithm is not Algorithm.WHOLE]
-        if min(others) < (1 - MARGIN) * seconds[Algorithm.WHOLE]:
-            return border
-        border = nbytes
-    return ALWAYS if ranks == 2 else border
+        other = min(each for algorithm, each in seconds.items() if algorithm is not Algorithm.WHOLE)
+        gained += math.log(other / seconds[Algorithm.WHOLE])
+        if gained > best:
+            best, border = gained, nbytes
+    return ALWAYS if ranks == 2 and border == max(sizes) else border
 
 
 def _ring_from(measured: Measured) -> int:

@@ -28,6 +28,11 @@ def location(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "psframework" / "tuning.json"
 
 
+def in_use(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The file that groups read, or would if it was there; None: they take the built-in table."""
+    return None if environment.get(VARIABLE) == BUILT_IN else location(environment).absolute()
+
+
 def load(environment: Mapping[str, str] = os.environ) -> Table:
     """The table of this process: that of its file, or the built-in one if nobody has made a file.
 

@@ -94,9 +94,9 @@ def test_keys_of_the_file() -> None:
     assert json.loads(TABLE.to_json()) == {"version": 1, "whole": {"2": 1000, "8": 100}, "ring_from": 17}
 
 
-def test_fit_stops_where_whole_arrays_lose_first() -> None:
+def test_fit_stops_where_whole_arrays_begin_to_lose() -> None:
     fast, slow = {Algorithm.WHOLE: 1.0, Algorithm.DIRECT: 2.0}, {Algorithm.WHOLE: 3.0, Algorithm.DIRECT: 2.0}
-    table = fit({2: {4096: fast, 65536: fast, 1 << 20: slow, 1 << 21: fast}, 4: {4096: slow}})
+    table = fit({2: {65536: fast, 4096: fast, 1 << 20: slow, 1 << 21: slow}, 4: {4096: slow}})
     assert table.whole_up_to(2) == 65536
     assert table.whole_up_to(4) == 0
     assert table.whole_up_to(16) == 0  # more ranks gain less by it
@@ -117,8 +117,16 @@ def test_fit_goes_on_for_two_ranks_which_send_as_many_bytes() -> None:
     assert fit({2: {4096: times(1, 2)}}).whole_up_to(2) > 1 << 39
 
 
-def test_fit_takes_a_near_tie_for_noise() -> None:
-    assert fit({3: {4096: times(1.0, 0.96, 0.96), 8192: times(1.0, 0.9)}}).whole_up_to(3) == 4096
+def test_one_figure_that_is_off_moves_no_border() -> None:
+    sizes = {
+        1: times(1, 2),
+        2: times(1.2, 1),
+        3: times(1, 2),
+        4: times(2, 1),
+        5: times(1, 1.2),
+        6: times(2, 1),
+    }
+    assert fit({3: sizes}).whole_up_to(3) == 3
 
 
 @pytest.mark.parametrize(
