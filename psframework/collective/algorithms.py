@@ -41,7 +41,8 @@ def combine(op: ReduceOp, parts: Sequence[Flat], size: int, out: Flat | None = N
     """Combines arrays of equal length in the order in which they are given: that of the ranks.
 
     It is computed in the arrays' dtype; in float32 for float16 and bfloat16, rounded once. Where the arrays
-    are cut has no influence on a bit of the result.
+    are cut has no influence on a bit of the result; but where a NaN meets another one, which has another sign
+    or payload, on which of them it is.
 
     Args:
         op: the reduction.
@@ -63,7 +64,7 @@ def combine(op: ReduceOp, parts: Sequence[Flat], size: int, out: Flat | None = N
                 _combine_block(op, [part[cut] for part in parts], size, scratch, out[cut])
             return out
         if len(parts) == 2:
-            _UFUNCS[op](first, parts[1], out=out)
+            _apply(op, first, parts[1], out)
         elif out is not first:
             np.copyto(out, first)
         if op is ReduceOp.AVG and size > 1:
@@ -77,10 +78,17 @@ def _combine_block(op: ReduceOp, parts: list[Flat], size: int, scratch: Flat, ou
     np.copyto(total, parts[0])
     for part in parts[1:]:
         # float32 and float16 would do; NumPy knows no sum of float32 and bfloat16
-        _UFUNCS[op](total, part if part.dtype == total.dtype else part.astype(total.dtype), out=total)
+        _apply(op, total, part if part.dtype == total.dtype else part.astype(total.dtype), total)
     if op is ReduceOp.AVG and size > 1:
         np.divide(total, size, out=total)
     np.copyto(out, total, casting="unsafe")
+
+
+def _apply(op: ReduceOp, a: Flat, b: Flat, out: Flat) -> None:
+    if len(out) == 1:  # NumPy rounds the product of two single complex numbers differently if it is in place
+        out[...] = _UFUNCS[op](a, b)
+    else:
+        _UFUNCS[op](a, b, out=out)
 
 
 def bounds(n: int, size: int) -> list[int]:
