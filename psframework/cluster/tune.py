@@ -46,7 +46,7 @@ class Plan:
 
     ranks: tuple[int, ...] = RANKS
     sizes: tuple[int, ...] = SIZES
-    rounds: int = 3
+    rounds: int = 5
     seconds: float = 0.15
 
     def __post_init__(self) -> None:

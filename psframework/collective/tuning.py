@@ -138,7 +138,7 @@ def fit(measured: Measured) -> Table:
     whole = {ranks: _whole_up_to(ranks, sizes) for ranks, sizes in measured.items()}
     most = max(whole)
     beyond = {ranks: min(nbytes, whole[most]) for ranks, nbytes in _WHOLE.items() if ranks > most}
-    return Table({2: _WHOLE[2], **whole, **beyond}, _ring_from(measured))
+    return Table({2: _WHOLE[2], **whole, **beyond}, _ring_from(measured, whole))
 
 
 def _whole_up_to(ranks: int, sizes: Mapping[int, Mapping[Algorithm, float]]) -> int:
@@ -156,12 +156,13 @@ def _whole_up_to(ranks: int, sizes: Mapping[int, Mapping[Algorithm, float]]) -> 
     return ALWAYS if ranks == 2 and border == max(sizes) else border
 
 
-def _ring_from(measured: Measured) -> int:
-    """The number of ranks from which on a ring was faster for the largest arrays; two are no ring."""
+def _ring_from(measured: Measured, whole: Mapping[int, int]) -> int:
+    """The number of ranks from which on a ring was faster for what is not sent whole; two are no ring."""
     first = RING_FROM
     for ranks in sorted(measured, reverse=True):
-        seconds = measured[ranks][max(measured[ranks])]
-        if ranks == 2 or seconds.get(Algorithm.RING, math.inf) >= (1 - MARGIN) * seconds[Algorithm.DIRECT]:
+        large = [seconds for nbytes, seconds in measured[ranks].items() if nbytes > whole[ranks]]
+        gains = [math.log(each[Algorithm.DIRECT] / each[Algorithm.RING]) for each in large]
+        if ranks == 2 or not gains or sum(gains) / len(gains) <= MARGIN:
             break
         first = ranks
     return first

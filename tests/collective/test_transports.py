@@ -96,13 +96,11 @@ async def test_ranks_with_different_tables_hear_of_both(world: Clusters) -> None
     members = await world.join("a", "b", "c")
     members[1].groups.table = other = Table({2: 77})
     asked = [each.process_group("g", 3) for each in members]
-    said = (
-        "group 'g': its members ask for different things: world_size=3, built-in tuning table (a, c); "
-        f"world_size=3, tuning table {other.digest} (b); give all the same file (PSF_TUNING)"
-    )
     for failed in await asyncio.gather(*asked, return_exceptions=True):
         assert isinstance(failed, ArgumentError)
-        assert str(failed) == said
+        assert "world_size=3, built-in tuning table (a, c)" in str(failed)
+        assert f"world_size=3, tuning table {other.digest} (b)" in str(failed)
+        assert str(failed).endswith("; give all the same file (PSF_TUNING)")
 
 
 async def test_a_table_is_read_once_and_a_bad_one_is_named(

@@ -94,16 +94,16 @@ def test_keys_of_the_file() -> None:
     assert json.loads(TABLE.to_json()) == {"version": 1, "whole": {"2": 1000, "8": 100}, "ring_from": 17}
 
 
+def times(whole: float, direct: float, ring: float = 9.0) -> dict[Algorithm, float]:
+    return {Algorithm.WHOLE: whole, Algorithm.DIRECT: direct, Algorithm.RING: ring}
+
+
 def test_fit_stops_where_whole_arrays_begin_to_lose() -> None:
-    fast, slow = {Algorithm.WHOLE: 1.0, Algorithm.DIRECT: 2.0}, {Algorithm.WHOLE: 3.0, Algorithm.DIRECT: 2.0}
+    fast, slow = times(1, 2), times(3, 2)
     table = fit({2: {65536: fast, 4096: fast, 1 << 20: slow, 1 << 21: slow}, 4: {4096: slow}})
     assert table.whole_up_to(2) == 65536
     assert table.whole_up_to(4) == 0
     assert table.whole_up_to(16) == 0  # more ranks gain less by it
-
-
-def times(whole: float, direct: float, ring: float = 9.0) -> dict[Algorithm, float]:
-    return {Algorithm.WHOLE: whole, Algorithm.DIRECT: direct, Algorithm.RING: ring}
 
 
 def test_fit_keeps_the_default_for_ranks_that_were_not_measured() -> None:
@@ -141,5 +141,11 @@ def test_one_figure_that_is_off_moves_no_border() -> None:
     ],
 )
 def test_fit_takes_a_ring_from_where_it_is_always_faster(rings: dict[int, float], expected: int) -> None:
-    measured = {ranks: {4: times(1, 1, 9), 1 << 20: times(3, 1, ring)} for ranks, ring in rings.items()}
+    measured = {ranks: {4: times(1, 2, 9), 1 << 20: times(3, 1, ring)} for ranks, ring in rings.items()}
     assert fit(measured).ring_from == expected
+
+
+def test_a_ring_has_to_be_faster_for_all_that_is_not_sent_whole() -> None:
+    sizes = {4: times(1, 2, 9), 1 << 20: times(3, 1, 1.5), 1 << 24: times(3, 1, 0.7)}
+    assert fit({4: sizes}).ring_from == 17
+    assert fit({4: {4: times(1, 9, 2)}}).ring_from == 17  # nothing else was measured
