@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from psframework import backend
-from psframework.errors import ModelMismatch
+from psframework.errors import ArgumentError, ModelMismatch
 from psframework.nn import Module
 
 _MOST = 4  # differences that a message lists
@@ -23,6 +23,26 @@ class Group(Protocol):
     def gather_object(self, value: Any, dst: int) -> Any: ...
     def broadcast_object(self, value: Any, src: int) -> Any: ...
     def broadcast(self, array: Any, src: int) -> Any: ...
+
+
+def check_group(group: object) -> None:
+    """ArgumentError if this is no group, such as `cluster.process_group()` that was not awaited."""
+    if not hasattr(group, "size"):
+        raise ArgumentError(
+            "group is to be a psf.ProcessGroup, as `await cluster.process_group()` gives, "
+            f"not {type(group).__name__}"
+        )
+
+
+def check(module: object, group: object, bucket_cap_mb: float, hook: object) -> None:
+    """ArgumentError for what DistributedDataParallel can't take, whatever the other ranks pass."""
+    if not isinstance(module, Module):
+        raise ArgumentError(f"DistributedDataParallel wraps an nn.Module, not {type(module).__name__}")
+    check_group(group)
+    if bucket_cap_mb < 0:
+        raise ArgumentError(f"bucket_cap_mb={bucket_cap_mb}: a size in MiB")
+    if hook is not None and not callable(hook):
+        raise ArgumentError(f"hook={hook!r}: not a function of a bucket, nor one of psf.ddp.hooks")
 
 
 async def agree(group: Group, module: Module, options: Mapping[str, object]) -> None:

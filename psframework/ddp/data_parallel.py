@@ -56,6 +56,8 @@ class DataParallel(Module):
     """
 
     def __init__(self, module: Module, devices: Sequence[str | Device]) -> None:
+        if not isinstance(module, Module):
+            raise ArgumentError(f"DataParallel wraps an nn.Module, not {type(module).__name__}")
         if not devices:
             raise ArgumentError("DataParallel needs at least one device")
         self.module = module

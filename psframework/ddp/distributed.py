@@ -25,6 +25,7 @@ from psframework.ddp.flight import Flight
 from psframework.ddp.hooks import Hook
 from psframework.ddp.join import Join
 from psframework.ddp.module_buffers import ModuleBuffers
+from psframework.ddp.neglect import Neglect
 from psframework.ddp.reducer import Reducer, Roots
 from psframework.ddp.sparse import average_sparse, sparse_names
 from psframework.ddp.step import Attended, Departure, Direct, Span, Step
@@ -67,6 +68,7 @@ class DistributedDataParallel:
     """
 
     joining: Join | None
+    _neglect: Neglect
 
     def __init__(
         self,
@@ -77,10 +79,7 @@ class DistributedDataParallel:
         find_unused_parameters: bool = False,
         static_graph: bool = False,
     ) -> None:
-        if not isinstance(module, Module):
-            raise ArgumentError(f"DistributedDataParallel wraps an nn.Module, not {type(module).__name__}")
-        if bucket_cap_mb < 0:
-            raise ArgumentError(f"bucket_cap_mb={bucket_cap_mb}: a size in MiB")
+        agree.check(module, group, bucket_cap_mb, hook)
         self.module, self.group = module, group
         self.joining = None
         self.told = False
@@ -127,6 +126,7 @@ class DistributedDataParallel:
             except BaseException:
                 del _wrapped[self.module]
                 raise
+            self._neglect = Neglect(self._reducer.parameters[0])
             self._ready = True
         return self
 
@@ -158,9 +158,11 @@ class DistributedDataParallel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward."""
         self._check("forward")
+        self._neglect.forward_begins()
         self._forward = Span("forward", perf_counter())
         result = self.module(*args, **kwargs)
         self._forward.ended = perf_counter()
+        self._neglect.forward_ended()
         return result
 
     async def backward(self, loss: Roots, seed: Any = None, retain_graph: bool = False) -> None:
@@ -184,6 +186,7 @@ class DistributedDataParallel:
             AutogradError: as of `Tensor.backward`.
         """
         self._check("backward")
+        self._neglect.backward()
         async with self._turn:
             await self.landed()
             if self._quiet:

@@ -11,6 +11,7 @@ import numpy as np
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, asnumpy, device_of, xp
 from psframework.collective.group import ProcessGroup
+from psframework.ddp.agree import check_group
 from psframework.ddp.distributed import DistributedDataParallel
 from psframework.ddp.partition import Extent, nbytes, partition
 from psframework.ddp.pieces import Part, pack, put, unpack
@@ -65,6 +66,7 @@ class ShardedOptimizer:
         model: Module | DistributedDataParallel | Params,
         group: ProcessGroup,
     ) -> None:
+        check_group(group)
         self._group = group
         self._whole = _over_all(optimizer, model)
         names = {parameter: name for name, parameter in _named(model)}

@@ -205,6 +205,7 @@ def refused(make: Callable[[], Any], text: str) -> None:
 
 def test_what_is_wrong_is_said() -> None:
     refused(lambda: DataParallel(network(), []), "at least one device")
+    refused(lambda: DataParallel("network", ["cpu"]), r"wraps an nn\.Module, not str")  # type: ignore[arg-type]
     with strict_devices("dp-2"):
         refused(lambda: DataParallel(network(), ["dp-2"]), "0.weight is on cpu: move the module to dp-2")
     refused(lambda: DataParallel(WithLoss(), ["cpu"] * 2)(X, target=Y[:5]), r"\[5, 11\] rows")

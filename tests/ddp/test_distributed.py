@@ -874,11 +874,16 @@ async def test_nothing_is_left_without_the_collector_of_cycles(kind: str) -> Non
         gc.enable()
 
 
-def test_arguments() -> None:
+async def test_arguments() -> None:
+    (group,) = Table(1).groups()
     with pytest.raises(ArgumentError, match=r"nn\.Module"):
         DistributedDataParallel(lambda x: x, None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="bucket_cap_mb"):
-        DistributedDataParallel(Net(0), None, -1)  # type: ignore[arg-type]
+        DistributedDataParallel(Net(0), group, -1)
+    with pytest.raises(ArgumentError, match=r"await cluster\.process_group\(\)` gives, not NoneType"):
+        DistributedDataParallel(Net(0), None)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="hook=3"):
+        DistributedDataParallel(Net(0), group, hook=3)  # type: ignore[arg-type]
 
 
 async def test_timeline(tmp_path: Any) -> None:

@@ -361,6 +361,8 @@ def test_what_is_wrong_is_said() -> None:
     model = Model()
     with pytest.raises(psf.ArgumentError, match="has parameters already"):
         ShardedOptimizer(optim.Adam(model.parameters()), model, group)
+    with pytest.raises(psf.ArgumentError, match=r"a psf\.ProcessGroup"):
+        ShardedOptimizer(optim.Adam(), model, None)  # type: ignore[arg-type]
     with pytest.raises(psf.ArgumentError, match="is no optimizer"):
         ShardedOptimizer(optim.Adam, model, group)  # type: ignore[arg-type]
     with pytest.raises(psf.ArgumentError, match="no parameter that requires grad"):
