@@ -186,7 +186,8 @@ class Gathering:
             return rendezvous.timed_out(self.name, seconds, len(wanted), came, wanted)
         job = self._home.membership.member.job
         others = [member.name for member in self._home.membership.members(job=job)]
-        return rendezvous.timed_out(self.name, seconds, self._options.world_size, came, others)
+        asked = [each.rank for each in waiting] if all(each.HasField("rank") for each in waiting) else []
+        return rendezvous.timed_out(self.name, seconds, self._options.world_size, came, others, asked)
 
     # Set-up
 

@@ -110,7 +110,12 @@ def seal_survivors(
 
 
 def timed_out(
-    name: str, seconds: float, size: int, came: Iterable[str], others: Iterable[str]
+    name: str,
+    seconds: float,
+    size: int,
+    came: Iterable[str],
+    others: Iterable[str],
+    asked: Iterable[int] = (),
 ) -> RendezvousTimeout:
     """The error of a candidate that has waited long enough.
 
@@ -120,13 +125,17 @@ def timed_out(
         size: how many were wanted.
         came: names of those that came.
         others: names of members of the job, among which those may be that did not.
+        asked: the ranks that those asked for that came, if they all did.
     """
     there = sorted(came, key=natural)
     missing = sorted(set(others) - set(there), key=natural)
     text = (
-        f"group {name!r}: {len(there)} of {size} members came within {seconds:g} s: {_listed(there)}; "
+        f"group {name!r}: {len(there)} of {size} members came within {seconds:.3g} s: {_listed(there)}; "
         f"{size - len(there)} did not"
     )
+    ranks = set(asked)
+    if ranks:
+        text += f": rank {_listed([str(rank) for rank in range(size) if rank not in ranks])}"
     if missing:
         text += f"; members that did not ask: {_listed(missing)}"
     return RendezvousTimeout(text, missing=missing)

@@ -149,6 +149,8 @@ def test_who_came_and_how_many_did_not() -> None:
     assert str(error) == (
         "group 'g': 2 of 4 members came within 5 s: t-9, t-10; 2 did not; members that did not ask: t-11"
     )
+    error = rendezvous.timed_out("g", 29.9996, 3, ["r-1"], ["r-1"], [1])
+    assert str(error) == "group 'g': 1 of 3 members came within 30 s: r-1; 2 did not: rank 0, 2"
     assert "and 92 more" in str(rendezvous.timed_out("g", 5.0, 101, [f"t-{n}" for n in range(100)], []))
 
 

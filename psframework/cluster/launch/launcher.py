@@ -143,7 +143,7 @@ class Launcher:
             await self._end(signal.SIGINT if self._signal == signal.SIGINT else signal.SIGTERM)
         elif self._left:
             await asyncio.wait(follows, timeout=_NEXT_SECONDS)
-            self._say(f"{self._failure()}; ending the other ranks")
+            self._say(self._failure() + ("; ending the other ranks" if self._left else ""))
             await self._end(signal.SIGTERM)
         elif self._failed:
             self._say(self._failure())

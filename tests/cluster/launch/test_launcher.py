@@ -59,6 +59,7 @@ os._exit(5)
     assert re.search(
         r"rank 1 \(rank-1, pid \d+\) ended with status 7, then rank 0 .* ended with status 5", told
     )
+    assert "ending the other ranks" not in told, "there are none left"
 
 
 async def test_one_that_ignores_sigterm_is_killed_in_time(
