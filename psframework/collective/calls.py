@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from math import prod
 from threading import get_ident
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ class Calls:
         self._thread = get_ident()
         self._timeout = timeout
         self.nccl: Nccl | None = None
+        self._going: set[asyncio.Task[Any]] = set()
 
     def deadline(self, timeout: float | None) -> Deadline:
         """Of an operation that is called now."""
@@ -176,6 +177,18 @@ class Calls:
         """
         descriptor = Descriptor(0, Operation.REFUSE, note=why)
         self._queue.put(Call(self._work(descriptor, None), lambda work, error: None, load))
+
+    async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does what other ranks wait for; it goes on if the caller is cancelled."""
+        task = asyncio.ensure_future(work)
+        self._going.add(task)
+        task.add_done_callback(self._gone)
+        return await asyncio.shield(task)
+
+    def _gone(self, task: asyncio.Task[Any]) -> None:
+        self._going.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked has it, if it was not cancelled
 
     def work(self, descriptor: Descriptor, deadline: Deadline) -> Work:
         """One without arrays yet."""

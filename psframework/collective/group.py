@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -15,12 +14,12 @@ import numpy.typing as npt
 
 from psframework import backend
 from psframework.backend import Array
-from psframework.collective import nccl, objects
+from psframework.collective import nccl
 from psframework.collective.arrays import lend, name_of
 from psframework.collective.calls import Calls, guard
 from psframework.collective.descriptor import ANY, Descriptor, Operation
 from psframework.collective.messages import Messages
-from psframework.collective.operations import Collectives, counted
+from psframework.collective.operations import Collectives
 from psframework.collective.ops import ReduceOp
 from psframework.collective.post import Post
 from psframework.collective.queue import Call, Queue
@@ -185,44 +184,6 @@ class ProcessGroup(Collectives):
         """
         return self._messages.recv(src, tag, self._calls.deadline(timeout))
 
-    @counted
-    def broadcast_object(self, value: object, src: int, timeout: float | None = None) -> Future[Any]:
-        """A value of rank `src` on all ranks.
-
-        Args:
-            value: on `src` what a remote call could take as an argument, but RRefs; not looked at elsewhere.
-            src: the source's rank.
-
-        Raises:
-            TypeError: on `src`, if the value can't travel; says which part of it.
-        """
-        self._check_rank("src", src)
-        if src != self.rank:
-            descriptor = Descriptor(0, Operation.BROADCAST, root=src, open=True)
-            return self._calls.receive(descriptor, lambda root: root.shape, timeout, objects.unpack)
-        lent = lend(objects.pack(value))
-        descriptor = Descriptor(0, Operation.BROADCAST, lent.dtype, lent.shape, None, src)
-        return self._calls.give(descriptor, lent, value, timeout)
-
-    @counted
-    def gather_object(
-        self, value: object, dst: int, timeout: float | None = None
-    ) -> Future[list[Any] | None]:
-        """The values of all ranks on rank `dst`, in the order of ranks; None on the others.
-
-        Args:
-            value: what a remote call could take as an argument, but RRefs; all ranks should have values of
-                about the same size, since shorter ones are padded. Two operations.
-            dst: the destination's rank.
-
-        Raises:
-            TypeError: the value can't travel.
-        """
-        self._check_rank("dst", dst)
-        return self._calls.gather_bytes(
-            objects.pack(value), dst, (self.rank, self.size), timeout, partial(objects.unpack, views=False)
-        )
-
     def begin(
         self,
         operation: Operation,
@@ -281,8 +242,11 @@ class ProcessGroup(Collectives):
 
         Raises:
             CollectiveMismatch: shape or dtype differ, or can't be on another rank.
+            ResourceExhausted: on all ranks of a host whose first one has no memory for it.
         """
-        shape, dtype, agreed = self._empty(shape, dtype)
+        return await self._calls.to_the_end(self._make(*self._empty(shape, dtype)))
+
+    async def _make(self, shape: tuple[int, ...], dtype: str, agreed: Future[None]) -> npt.NDArray[Any]:
         await agreed
         if isinstance(self._transport, SharedMemory):
             return await self._transport.empty(shape, dtype)

@@ -1,17 +1,18 @@
-"""The collectives of a group over arrays: what each takes, gives, and says of itself to the other ranks."""
+"""The collectives of a group: what each takes, gives, and says of itself to the other ranks."""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from psframework import backend
 from psframework.backend import Array
+from psframework.collective import objects
 from psframework.collective.arrays import lend, lend_to_write
 from psframework.collective.calls import Calls
 from psframework.collective.descriptor import Descriptor, Operation
@@ -41,7 +42,7 @@ def counted(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P
 
 
 class Collectives:
-    """The operations of `psf.ProcessGroup` over arrays; what is common to all is said there.
+    """The operations of `psf.ProcessGroup` over arrays and objects; what is common to all is said there.
 
     Args:
         rank: this member's.
@@ -208,6 +209,48 @@ class Collectives:
     def barrier(self, timeout: float | None = None) -> Future[None]:
         """Done when all ranks have called it."""
         return self._calls.bare(Descriptor(0, Operation.BARRIER), timeout)
+
+    @counted
+    def broadcast_object(self, value: object, src: int, timeout: float | None = None) -> Future[Any]:
+        """A value of rank `src` on all ranks.
+
+        Args:
+            value: on `src` what a remote call could take as an argument, but RRefs; not looked at elsewhere.
+            src: the source's rank.
+
+        Raises:
+            TypeError: on `src`, if the value can't travel; says which part of it.
+        """
+        self._check_rank("src", src)
+        if src != self.rank:
+            descriptor = Descriptor(0, Operation.BROADCAST, root=src, open=True)
+            return self._calls.receive(descriptor, lambda root: root.shape, timeout, objects.unpack)
+        lent = lend(objects.pack(value))
+        descriptor = Descriptor(0, Operation.BROADCAST, lent.dtype, lent.shape, None, src)
+        return self._calls.give(descriptor, lent, value, timeout)
+
+    @counted
+    def gather_object(
+        self, value: object, dst: int, timeout: float | None = None
+    ) -> Future[list[Any] | None]:
+        """The values of all ranks on rank `dst`, in the order of ranks; None on the others.
+
+        Args:
+            value: what a remote call could take as an argument, but RRefs; all ranks should have values of
+                about the same size, since shorter ones are padded. Two operations.
+            dst: the destination's rank.
+
+        Raises:
+            TypeError: the value can't travel.
+        """
+        self._check_rank("dst", dst)
+        return self._calls.gather_bytes(
+            objects.pack(value),
+            dst,
+            (self.rank, self.size),
+            timeout,
+            functools.partial(objects.unpack, views=False),
+        )
 
     @counted
     def _empty(

@@ -12,8 +12,9 @@ from group_clusters import Clusters, clusters
 from psframework.collective import decision, transports
 from psframework.collective.group import ProcessGroup
 from psframework.collective.tuning import NEVER, Table
-from psframework.errors import ArgumentError, CollectiveMismatch, ConfigurationError
+from psframework.errors import ArgumentError, CollectiveMismatch, ConfigurationError, ResourceExhausted
 from psframework.proto.v1 import collective_pb2 as pb
+from psframework.wire.shm import Segment
 
 
 @pytest.fixture
@@ -171,3 +172,42 @@ async def test_resident_arrays_of_ranks_that_share_memory_are_reduced_in_place()
             assert all((each == 3).all() for each in arrays)
             after = [each._transport._step for each in groups]  # type: ignore[attr-defined]
             assert after == [step + 2 for step in steps]  # barriers; copied through slots it takes one
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_cancelled_resident_array_is_made_all_the_same(rank: int) -> None:
+    """Others wait for it, and for the number of the next one."""
+    async with clusters() as world:
+        groups = await world.group("g", await world.join("a", "b"))
+        made = [asyncio.ensure_future(each.empty(100_000)) for each in groups]
+        await asyncio.sleep(0)
+        made[rank].cancel()
+        assert not (await asyncio.wait_for(made[1 - rank], 5)).any()
+        with pytest.raises(asyncio.CancelledError):
+            await made[rank]
+        arrays = await asyncio.wait_for(asyncio.gather(*(each.empty(200_000) for each in groups)), 5)
+        for group, each in zip(groups, arrays, strict=True):
+            each[:] = group.rank + 1
+        await asyncio.gather(*(group.all_reduce(each) for group, each in zip(groups, arrays, strict=True)))
+        assert all((each == 3).all() for each in arrays)
+
+
+async def test_without_memory_all_ranks_hear_of_it_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    create, full = Segment.create, [True]
+
+    def creates(nbytes: int) -> Segment:
+        if full:
+            raise ResourceExhausted("no room")
+        return create(nbytes)
+
+    async with clusters() as world:
+        groups = await world.group("g", await world.join("a", "b", "c"))
+        monkeypatch.setattr(Segment, "create", creates)
+        for failed in await asyncio.gather(*(each.empty(100_000) for each in groups), return_exceptions=True):
+            assert isinstance(failed, ResourceExhausted)
+        full.clear()
+        arrays = await asyncio.wait_for(asyncio.gather(*(each.empty(100_000) for each in groups)), 5)
+        for group, each in zip(groups, arrays, strict=True):
+            each[:] = group.rank + 1
+        await asyncio.gather(*(group.all_reduce(each) for group, each in zip(groups, arrays, strict=True)))
+        assert all((each == 6).all() for each in arrays)
