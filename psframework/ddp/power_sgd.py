@@ -57,26 +57,27 @@ class PowerSGD(Compression):
         return f"PowerSGD(rank={self._rank}, start={self._start})"
 
     async def _reduce(self, bucket: Bucket) -> int:
-        if bucket.index == 0:
-            self._step += 1
-        if self._step <= self._start:
-            await bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
+        step = self._step + 1 if bucket.index == 0 else self._step
+        if step <= self._start or not any(pays(each.shape, self._rank) for each in bucket.parameters):
+            await self._averaged(bucket, bucket.buffer, step)
             return int(bucket.buffer.nbytes)
-        if not any(pays(parameter.shape, self._rank) for parameter in bucket.parameters):
-            await bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
-            return int(bucket.buffer.nbytes)
-        total, matrices, first = await aside(bucket, self._project, bucket)
-        await bucket.group.all_reduce(first, ReduceOp.AVG)
+        total, matrices, first = await aside(bucket, self._project, bucket, step)
+        await self._averaged(bucket, first, step)
         second = await aside(bucket, _project_back, total, matrices, first)
         await bucket.group.all_reduce(second, ReduceOp.AVG)
         await aside(bucket, self._finish, bucket, total, matrices, first, second)
         return int(first.nbytes + second.nbytes)
 
-    def _project(self, bucket: Bucket) -> tuple[Array, list[_Matrix], Array]:
+    async def _averaged(self, bucket: Bucket, array: Array, step: int) -> None:
+        """The first collective for a bucket. A step counts once it ended well: so all ranks count alike."""
+        await bucket.group.all_reduce(array, ReduceOp.AVG)
+        self._step = step
+
+    def _project(self, bucket: Bucket, step: int) -> tuple[Array, list[_Matrix], Array]:
         """Gradients and residual; the matrices with their p; what all ranks average first."""
         total = self._residuals.added(bucket)
         matrices = [
-            self._matrix(name, start, parameter.shape, total)
+            self._matrix(name, start, parameter.shape, total, step)
             for name, start, parameter in zip(bucket.names, bucket.starts, bucket.parameters)
             if pays(parameter.shape, self._rank)
         ]
@@ -84,7 +85,7 @@ class PowerSGD(Compression):
         parts = [*dense, *(matrix.p.reshape(-1) for matrix in matrices)]
         return total, matrices, cast(Array, xp(total).concatenate(parts))
 
-    def _matrix(self, name: str, start: int, shape: Sequence[int], total: Array) -> _Matrix:
+    def _matrix(self, name: str, start: int, shape: Sequence[int], total: Array, step: int) -> _Matrix:
         cut = slice(start, start + math.prod(shape))
         gradient = total[cut].reshape(shape[0], -1)
         wanted = self._rank, gradient.shape[1]
@@ -96,7 +97,7 @@ class PowerSGD(Compression):
         else:
             q = array_like(q, gradient)
         q = orthonormal(q, gradient.dtype)
-        refill(q, self._seed, name, self._step)
+        refill(q, self._seed, name, step)
         return _Matrix(name, cut, gradient.shape, q @ gradient.T, q)
 
     def _finish(

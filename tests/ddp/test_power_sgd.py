@@ -9,6 +9,7 @@ from hook_runs import SHAPES, bucket, gradients, owed, run, starts
 import psframework as psf
 from psframework.backend import Array
 from psframework.ddp.hooks import PowerSGD
+from psframework.errors import CollectiveMismatch
 
 DENSE = sum(int(np.prod(shape)) for shape in (SHAPES["b"], SHAPES["d"])) + 2 * 4
 THIN = 2 * ((60 + 40) + (8 + 36))
@@ -75,6 +76,21 @@ def test_a_step_that_overflows_leaves_residual_and_direction() -> None:
     np.testing.assert_array_equal(spoilt[0].averages[-1], skipped[0].averages[-1])
 
 
+@pytest.mark.parametrize("start", [0, 5])
+async def test_a_step_that_failed_before_anything_was_averaged_does_not_count(start: int) -> None:
+    """Another rank may not have come to its hook: then ranks would begin to compress in different steps."""
+
+    class Failing:
+        async def all_reduce(self, array: Array, op: Any) -> None:
+            raise CollectiveMismatch("another rank failed")
+
+    hook = PowerSGD(start=start)
+    given = bucket(gradients(np.float32, 0, 0), Failing())
+    with pytest.raises(CollectiveMismatch):
+        await hook(given)
+    assert hook.state_dict()["step"] == 0
+
+
 def test_small_parameters_alone_are_averaged_as_they_are() -> None:
     runs = run(lambda: PowerSGD(rank=30, start=0), dtype=np.float64, steps=range(1))
     np.testing.assert_allclose(runs[0].averages[0], sum(each.gradients for each in runs) / 3, atol=1e-15)
@@ -93,4 +109,4 @@ def test_arguments_and_state_are_checked() -> None:
     other = PowerSGD(3, start=0)
     other.load_state_dict(state)
     with pytest.raises(psf.ArgumentError, match=r"q of shape \(2, 40\) for a, not \(3, 40\)"):
-        other._matrix("a", 0, SHAPES["a"], np.zeros(starts()[-1]))
+        other._matrix("a", 0, SHAPES["a"], np.zeros(starts()[-1]), 1)
