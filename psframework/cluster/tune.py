@@ -47,7 +47,7 @@ class Plan:
     ranks: tuple[int, ...] = RANKS
     sizes: tuple[int, ...] = SIZES
     rounds: int = 5
-    seconds: float = 0.15
+    seconds: float = 0.1
 
     def __post_init__(self) -> None:
         if not self.ranks or not self.sizes:

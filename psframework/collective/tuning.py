@@ -135,22 +135,27 @@ Measured = Mapping[int, Mapping[int, Mapping[Algorithm, float]]]
 
 def fit(measured: Measured) -> Table:
     """The table of what was fastest. For more ranks than were measured it is the default, or less."""
-    whole = {ranks: _whole_up_to(ranks, sizes) for ranks, sizes in measured.items()}
+    whole = {ranks: _whole_up_to(ranks, sizes, Algorithm.DIRECT) for ranks, sizes in measured.items()}
+    ring_from = _ring_from(measured, whole)
+    for ranks in measured:
+        if ranks >= ring_from:
+            whole[ranks] = _whole_up_to(ranks, measured[ranks], Algorithm.RING)
     most = max(whole)
     beyond = {ranks: min(nbytes, whole[most]) for ranks, nbytes in _WHOLE.items() if ranks > most}
-    return Table({2: _WHOLE[2], **whole, **beyond}, _ring_from(measured, whole))
+    return Table({2: _WHOLE[2], **whole, **beyond}, ring_from)
 
 
-def _whole_up_to(ranks: int, sizes: Mapping[int, Mapping[Algorithm, float]]) -> int:
-    """The border that loses least time, each size counted alike: one figure that is off does not move it.
+def _whole_up_to(ranks: int, sizes: Mapping[int, Mapping[Algorithm, float]], other: Algorithm) -> int:
+    """The border to the other way that loses least time.
+
+    Each size counts alike, so that one figure that is off does not move it.
 
     Two ranks go on beyond what was measured, since it is as many bytes; more ranks would send more.
     """
     best, border, gained = 0.0, 0, 0.0
     for nbytes in sorted(sizes):
         seconds = sizes[nbytes]
-        other = min(each for algorithm, each in seconds.items() if algorithm is not Algorithm.WHOLE)
-        gained += math.log(other / seconds[Algorithm.WHOLE])
+        gained += math.log(seconds[other] / seconds[Algorithm.WHOLE])
         if gained > best:
             best, border = gained, nbytes
     return ALWAYS if ranks == 2 and border == max(sizes) else border

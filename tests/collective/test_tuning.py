@@ -145,6 +145,14 @@ def test_fit_takes_a_ring_from_where_it_is_always_faster(rings: dict[int, float]
     assert fit(measured).ring_from == expected
 
 
+def test_whole_arrays_have_to_be_faster_than_what_is_taken_instead() -> None:
+    sizes = {4: times(1, 2, 0.5), 8: times(1, 2, 0.5), 16: times(3, 2, 2)}
+    assert fit({2: sizes}).whole_up_to(2) == 8  # where there is no ring
+    sizes = {4: times(1, 2, 9), 8: times(2, 3, 1), 16: times(4, 3, 1)}
+    table = fit({4: sizes})
+    assert (table.ring_from, table.whole_up_to(4)) == (4, 4)
+
+
 def test_a_ring_has_to_be_faster_for_all_that_is_not_sent_whole() -> None:
     sizes = {4: times(1, 2, 9), 1 << 20: times(3, 1, 1.5), 1 << 24: times(3, 1, 0.7)}
     assert fit({4: sizes}).ring_from == 17
