@@ -840,7 +840,18 @@ async def test_a_wrapper_that_is_gone_or_lost_its_group_makes_room() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["plain", "unused", "failing", "hook", "failing hook", "join", "failing join"]
+    "kind",
+    [
+        "plain",
+        "unused",
+        "failing",
+        "hook",
+        "failing hook",
+        "join",
+        "failing join",
+        "cancelled hook",
+        "cancelled join",
+    ],
 )
 async def test_nothing_is_left_without_the_collector_of_cycles(kind: str) -> None:
     async def hook(bucket: Any) -> None:
@@ -849,7 +860,10 @@ async def test_nothing_is_left_without_the_collector_of_cycles(kind: str) -> Non
     async def train(ddp: Any, rank: int) -> None:
         heads = "left" if "failing" in kind and rank else "both"
         async with ddp.join() if "join" in kind else nullcontext():
-            await ddp.backward(ddp(batch(rank)[0], heads).sum())
+            backward = ddp.backward(ddp(batch(rank)[0], heads).sum())
+            if "cancelled" in kind:
+                backward = asyncio.wait_for(backward, 0.001)
+            await backward
 
     gc.collect()
     gc.disable()
