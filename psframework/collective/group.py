@@ -97,8 +97,8 @@ class ProcessGroup(Collectives):
     not change until the future is done. Before data moves the ranks compare operation, shape and dtype.
 
     Every future may raise:
-        CollectiveMismatch: ranks differ; on all of them, naming who called what. The group can be used on if
-            all find it alike (shared memory, allreduce service); over the network it ends.
+        CollectiveMismatch: ranks differ; on all of them, naming who called what. All find it in the same
+            operation, so the group can be used on.
         DeadlineExceeded: naming the ranks that are missing, and the last operation each completed. It, and
             all below, end the group on all ranks: later calls raise the error again.
         PeerLost: a member died or closed the group. `shrink()` makes the survivors' group.

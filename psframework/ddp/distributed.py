@@ -181,7 +181,7 @@ class DistributedDataParallel:
         Raises:
             CollectiveMismatch: the backward failed on some rank, or a parameter took no part in the loss; on
                 every rank, naming it. All gradients are dropped, and training can go on. (The rank whose own
-                code failed gets that error instead. Over the network the group is lost.)
+                code failed gets that error instead.)
             PeerLost, DeadlineExceeded: a rank died, or did not come; the group is lost, see `shrink()`.
             AutogradError: as of `Tensor.backward`.
         """

@@ -96,15 +96,16 @@ async def test_an_unused_parameter_is_handled_if_asked_for(stage: Any) -> None:
         same(rank["state"], model.state_dict(), rtol=1e-12)
 
 
-async def test_an_unused_parameter_is_an_error_in_that_step_on_all_ranks(stage: Any) -> None:
-    ranks = await everywhere(stage, 2, functions.unused, False)
+@pytest.mark.parametrize("size", [2, 3])
+async def test_an_unused_parameter_is_an_error_in_that_step_on_all_ranks(stage: Any, size: int) -> None:
+    ranks = await everywhere(stage, size, functions.unused, False)
     for rank in ranks:
         first = rank["errors"][0]
         assert first["type"] == "CollectiveMismatch"
         assert "rank 1 (worker-1)" in first["text"] and "'extra.weight', 'extra.bias'" in first["text"]
-    if stage[0] == "shm":  # over the network a group ends with a mismatch
-        assert [len(rank["errors"]) for rank in ranks] == [1, 1]
-        same(ranks[0]["state"], ranks[1]["state"])
+    assert [len(rank["errors"]) for rank in ranks] == [1] * size
+    for rank in ranks[1:]:
+        same(rank["state"], ranks[0]["state"])
 
 
 async def test_one_more_parameter_on_rank_1(stage: Any) -> None:
