@@ -294,7 +294,10 @@ class Groups:
 
     def ended(self, group: ProcessGroup, error: BaseException) -> None:
         """The group failed here: all ranks hear of it."""
-        seat = self._seat(group)
+        try:
+            seat = self._seat(group)
+        except ContextClosed:  # it was closed meanwhile, and they have heard of that
+            return
         seat.end(error)
         self.news.failed(seat, error)
 

@@ -192,6 +192,22 @@ async def test_one_call_at_a_time_and_each_with_its_own_deadline(world: Clusters
     first.cancel()
 
 
+async def test_an_operation_that_fails_while_the_group_is_closed_is_no_error_of_the_loop(
+    world: Clusters,
+) -> None:
+    (mine,) = await world.group("g", await world.join("a"))
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: told.append(context))
+    try:
+        await mine.close()
+        mine._failed(PeerLost("b is gone"), False)  # as the thread of an operation says it, a little later
+        await asyncio.sleep(0.01)
+    finally:
+        loop.set_exception_handler(None)
+    assert told == []
+
+
 async def test_others_hear_of_a_closing_that_is_cancelled(world: Clusters) -> None:
     mine, theirs = await world.group("g", await world.join("a", "b"), algorithm="direct")
     waits = asyncio.ensure_future(mine.all_reduce(np.ones(10)))
