@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +13,9 @@ from psframework import backend
 from psframework.collective.algorithms import reference
 from psframework.collective.descriptor import ANY, Descriptor, Operation
 from psframework.collective.ops import ReduceOp
+from psframework.collective.shm import SharedMemory, segment_bytes
 from psframework.errors import CollectiveMismatch, DeadlineExceeded, PeerLost
+from psframework.wire.shm import Segment
 
 REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
 ROOTED = (Operation.BROADCAST, Operation.REDUCE, Operation.GATHER, Operation.SCATTER)
@@ -199,3 +202,16 @@ def test_what_starts_after_closing_fails(crew: Crew):
     assert every(ranks, "close") == [[], []]
     for _, _, error in every(ranks, "run", [Operation.BARRIER] * 2, [None] * 2, [None] * 2):
         assert isinstance(error, PeerLost)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_who_waits_keeps_the_calling_thread_for_20_microseconds(cores: int, monkeypatch: pytest.MonkeyPatch):
+    """It may be the loop's; not even that where ranks exceed cores."""
+    monkeypatch.setattr(os, "sched_yield", lambda: None)  # as if nobody wanted the core
+    rank = SharedMemory(0, 2, Segment.create(segment_bytes(2)), ["a", "b"], cores)
+    took = []
+    for _ in range(50):
+        began = time.perf_counter()
+        assert not rank._soon()
+        took.append(time.perf_counter() - began)
+    assert min(took) < (60e-6 if cores == 2 else 10e-6)
