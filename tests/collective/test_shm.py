@@ -207,7 +207,8 @@ def test_what_starts_after_closing_fails(crew: Crew):
 @pytest.mark.parametrize("cores", [1, 2])
 def test_who_waits_keeps_the_calling_thread_for_20_microseconds(cores: int, monkeypatch: pytest.MonkeyPatch):
     """It may be the loop's; not even that where ranks exceed cores."""
-    monkeypatch.setattr(os, "sched_yield", lambda: None)  # as if nobody wanted the core
+    yields: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
     rank = SharedMemory(0, 2, Segment.create(segment_bytes(2)), ["a", "b"], cores)
     took = []
     for _ in range(50):
@@ -215,3 +216,4 @@ def test_who_waits_keeps_the_calling_thread_for_20_microseconds(cores: int, monk
         assert not rank._soon()
         took.append(time.perf_counter() - began)
     assert min(took) < (60e-6 if cores == 2 else 10e-6)
+    assert not yields
