@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from psframework.cli.app import main
 from psframework.cluster.local import local_cluster
 from psframework.cluster.process import child_environment
 from psframework.testing.cluster import Program, program
@@ -50,6 +51,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "said.py").write_text("import sys; print('argv', sys.argv[1:])")
     return tmp_path
 
 
@@ -100,13 +102,13 @@ async def test_with_servers_and_workers_that_know_the_script(folder: Path) -> No
 
 
 async def test_two_dashes_end_the_flags_of_psf_run(folder: Path) -> None:
-    code, output, _ = await run(folder, "--nproc-per-node", "1", "--", "train.py", "--help")
+    code, output, _ = await run(folder, "--nproc-per-node", "1", "--", "said.py", "--help")
     assert code == 0
     assert of(0, output)[0] == "argv ['--help']"
 
 
 async def test_a_module_and_its_flags(folder: Path) -> None:
-    code, output, _ = await run(folder, "-m", "train", "-m", "--nproc-per-node", "5")
+    code, output, _ = await run(folder, "-m", "said", "-m", "--nproc-per-node", "5")
     assert code == 0
     assert of(0, output)[0] == "argv ['-m', '--nproc-per-node', '5']"
     assert of(1, output) == []
@@ -148,7 +150,9 @@ async def test_a_rank_that_is_killed(folder: Path) -> None:
         assert "was ended by SIGKILL; ending the other ranks" in up.process.last_words
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak)]
+)
 async def test_signals_end_everything_within_5_s(folder: Path, number: int, code: int) -> None:
     async with psf_run(folder, "--nproc-per-node", "2", "--workers", "1", "train.py", "--wait") as up:
         await waiting(up, 2)
@@ -207,8 +211,17 @@ def test_nobody_reads(folder: Path) -> None:
     ],
     ids=["script", "module", "count", "flag", "address", "nothing"],
 )
-async def test_what_can_not_be(folder: Path, arguments: Sequence[str], words: str) -> None:
-    code, output, errors = await run(folder, *arguments, COLUMNS="120")
+def test_what_can_not_be(
+    folder: Path,
+    arguments: Sequence[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "120")
+    code = main(["run", *arguments])
+    output, errors = capfd.readouterr()
     assert (code, output) == (2, "")
     assert words in errors and "Traceback" not in errors
 
