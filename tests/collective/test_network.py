@@ -224,6 +224,17 @@ async def test_ranks_that_do_not_come_are_named(name: str, size: int) -> None:
         assert any(f"{size - 1} (trainer-{size - 1})" in str(error) for error in errors)
 
 
+async def test_what_did_not_arrive_in_time_is_no_success_of_its_sender() -> None:
+    mail = Mail(2)
+    mail.hold(lambda source, to, key: source == 0 and key.step > 0)
+    transports = networks(mail, TABLES["direct"])
+    sends = [np.zeros(plan.PART_BYTES), np.zeros(plan.PART_BYTES)]
+    descriptor = describe(Operation.BROADCAST, sends[0])
+    errors = await collect(transports, [descriptor] * 2, sends, Deadline.after(0.3))
+    assert {type(each) for each in errors} == {DeadlineExceeded}
+    assert "rank 1 (trainer-1) did not come in time" in str(errors[0])
+
+
 @pytest.mark.parametrize("name", sorted(TABLES))
 async def test_nothing_is_written_before_the_last_descriptor(name: str) -> None:
     mail = Mail(3)
