@@ -1,4 +1,4 @@
-"""NCCL on a real device: one rank on one GPU. Several GPUs are unverified."""
+"""NCCL on a real device: one rank on one GPU; not run yet. Several GPUs are unverified."""
 
 import numpy as np
 import pytest
