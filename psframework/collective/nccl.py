@@ -1,7 +1,7 @@
 """Collectives of CuPy arrays by NCCL. What ranks are about to do they compare over the group's transport.
 
-Tested with a communicator that is only memory, and not run on a GPU yet: `pytest -m gpu` has tests for one rank
-on one. Several GPUs, and several machines, are unverified.
+Tested with a communicator that is only memory, and not run on a GPU yet: `pytest -m gpu` has tests for one
+rank on one. Several GPUs, and several machines, are unverified.
 """
 
 from __future__ import annotations
