@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from time import perf_counter
 from types import TracebackType
@@ -18,16 +19,14 @@ from psframework.autograd import Drawing
 from psframework.backend import Array
 from psframework.collective.descriptor import Operation
 from psframework.collective.group import ProcessGroup
-from psframework.collective.ops import ReduceOp
 from psframework.ddp import agree, timeline
-from psframework.ddp.bucket import Bucket
 from psframework.ddp.flight import Flight
-from psframework.ddp.hooks import Hook
+from psframework.ddp.hooks import Hook, average
 from psframework.ddp.join import Join
 from psframework.ddp.module_buffers import ModuleBuffers
 from psframework.ddp.neglect import Neglect
 from psframework.ddp.reducer import Reducer, Roots
-from psframework.ddp.sparse import average_sparse, sparse_names
+from psframework.ddp.sparse import average_tables, sparse_names
 from psframework.ddp.step import Attended, Departure, Direct, Span, Step
 from psframework.errors import ArgumentError, ContextClosed
 from psframework.nn import Module
@@ -187,14 +186,12 @@ class DistributedDataParallel:
         """
         self._check("backward")
         self._neglect.backward()
-        async with self._turn:
-            await self.landed()
-            if self._quiet:
-                await compute(self._reducer.run_alone, loss, seed, retain_graph)
-            elif self.joining is None:
-                await self._fly(self._reducer.run, loss, seed, retain_graph)
-            else:
-                await self.whole(self._announced(self.joining, loss, seed, retain_graph))
+        steps = self._in_turn(self._quiet, self.joining, loss, seed, retain_graph)
+        waits = self._turn.locked() or (self._step is not None and not self._step.flight.over)
+        if waits or self.joining is not None:
+            await self.whole(steps)  # it comes to its turn also if the caller is cancelled before
+        else:
+            await steps
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -240,9 +237,11 @@ class DistributedDataParallel:
 
     async def landed(self) -> None:
         """A backward that nobody waits for any more has ended."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
-            self._task = None
+        while self._task is not None:
+            task = self._task
+            await asyncio.wait([task])
+            if self._task is task:
+                self._task = None
         if self._step is not None:
             await self._step.flight.wait()
 
@@ -252,13 +251,20 @@ class DistributedDataParallel:
         try:
             await asyncio.shield(task)
         finally:
-            if task.done():
+            if task.done() and self._task is task:
                 self._task = None
             del task  # its error's traceback has this frame
 
-    async def _announced(self, joining: Join, *args: Any) -> None:
-        await joining.announce(True)
-        await self._fly(self._reducer.run, *args)
+    async def _in_turn(self, quiet: bool, joining: Join | None, *args: Any) -> None:
+        async with self._turn:
+            if self._step is not None:
+                await self._step.flight.wait()
+            if quiet:
+                await compute(self._reducer.run_alone, *args)
+                return
+            if joining is not None:
+                await joining.announce(True)
+            await self._fly(self._reducer.run, *args)
 
     async def shadow(self) -> None:
         """Takes part in a backward of the others, with nothing to give."""
@@ -327,11 +333,12 @@ class DistributedDataParallel:
 
         hook = self._hook
         if hook is None and not all(isinstance(each.buffer, np.ndarray) for each in reducer.buckets):
-            hook = _average  # of a device's arrays; the group stages them
+            hook = average  # of a device's arrays; the group stages them
         if hook is None and not reducer.sparse:
             departure = Direct(flight, scale, after)
         else:
-            sparse = self._reduce_sparse if reducer.sparse else None
+            tables = [reducer.parameters[number] for number in reducer.sparse]
+            sparse = partial(average_tables, tables, self.group) if tables else None
             departure = Attended(flight, scale, after, hook, sparse)
         step = Step(flight, departure, whole)
         return step
@@ -359,16 +366,6 @@ class DistributedDataParallel:
 
         send, receive = (order, None) if mine else (None, order)
         flight.begin(Operation.BROADCAST, send, receive, root=root, then=then)
-
-    async def _reduce_sparse(self, scale: float) -> None:
-        tables = [self._reducer.parameters[number] for number in self._reducer.sparse]
-        averages = await average_sparse([table.grad for table in tables], tables, self.group, scale)
-        for table, average in zip(tables, averages):
-            table.grad = average
-
-
-async def _average(bucket: Bucket) -> None:
-    await bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
 
 
 def _claimed(flight: Flight, run: Callable[..., None], *args: Any) -> None:

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from psframework import backend
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array
+from psframework.collective.ops import ReduceOp
 from psframework.ddp.bucket import Bucket
 from psframework.ddp.compression import HookStats
 from psframework.ddp.half import BF16, FP16
@@ -33,6 +34,11 @@ __all__ = ["BF16", "FP16", "Bucket", "Hook", "HookStats", "PowerSGD", "TopK", "r
 
 Hook: TypeAlias = Callable[[Bucket], Awaitable[Array | None] | Array | None]
 """Leaves the average of all ranks in `bucket.buffer`, or returns it."""
+
+
+async def average(bucket: Bucket) -> None:
+    """What the group does where there is no hook."""
+    await bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
 
 
 async def run_hook(hook: Hook, bucket: Bucket) -> None:

@@ -28,6 +28,13 @@ def sparse_names(module: Module) -> Sequence[str]:
     ]
 
 
+async def average_tables(tables: Sequence[Tensor], group: Ranks, scale: float) -> None:
+    """Makes the `grad` of tables the average over all ranks, times `scale`."""
+    averages = await average_sparse([table.grad for table in tables], tables, group, scale)
+    for table, gradient in zip(tables, averages, strict=True):
+        table.grad = gradient
+
+
 async def average_sparse(
     gradients: Sequence[SparseRows | Array | None],
     parameters: Sequence[Tensor],

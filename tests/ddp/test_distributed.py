@@ -760,6 +760,29 @@ async def test_a_backward_that_is_cancelled_before_it_began_is_made_up_for(hooke
             )
 
 
+async def test_a_backward_that_is_cancelled_while_it_waits_for_the_one_before_is_made_up_for() -> None:
+    ddps = await wrapped(2)
+
+    async def train(ddp: Any, rank: int) -> None:
+        losses = [ddp(batch(rank, step)[0]).sum() for step in range(3)]
+        if rank == 1:
+            tasks = [asyncio.ensure_future(ddp.backward(loss)) for loss in losses[:2]]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+        else:
+            for loss in losses[:2]:
+                await ddp.backward(loss)
+        await ddp.backward(losses[2])
+
+    def all_losses(net: Any, rank: int) -> Any:
+        return sum(net(batch(rank, step)[0]).sum() for step in range(3))
+
+    assert await everywhere(ddps, train) == [None, None]
+    for ddp in ddps:
+        same(gradients(ddp.module), mean_gradients([Net(0), Net(0)], all_losses))
+
+
 @pytest.mark.parametrize("when", ["announced", "leaving"])
 async def test_cancelled_in_a_join_block_it_does_its_part_and_then_tells_the_others(when: str) -> None:
     ddps = await wrapped(2)
@@ -862,7 +885,9 @@ async def test_nothing_is_left_without_the_collector_of_cycles(kind: str) -> Non
         async with ddp.join() if "join" in kind else nullcontext():
             backward = ddp.backward(ddp(batch(rank)[0], heads).sum())
             if "cancelled" in kind:
-                backward = asyncio.wait_for(backward, 0.001)
+                backward = asyncio.ensure_future(backward)
+                await asyncio.sleep(0)
+                backward.cancel()
             await backward
 
     gc.collect()
