@@ -109,8 +109,11 @@ class Gathering:
             async with self._desk:
                 sealed = await self._meet(deadline)
                 group = await self._set_up(sealed, deadline)
+        except Exception as error:
+            await self._withdraw(self._abandon(error))  # first: who tries again must not meet this attempt
+            raise
         except BaseException as error:
-            self._abandon(error)
+            self._home.clean_up(self._withdraw(self._abandon(error)))
             raise
         return group
 
@@ -272,7 +275,7 @@ class Gathering:
 
     # The end
 
-    def _abandon(self, error: BaseException) -> None:
+    def _abandon(self, error: BaseException) -> PsfError:
         """Whatever became of it, this process is not in it: others hear of that."""
         if isinstance(error, PsfError):
             why = error
@@ -281,7 +284,7 @@ class Gathering:
             why = PeerLost(f"{who} gave the set-up of group {self.name!r} up", peer=who)
         if self._seat is not None:
             self._home.drop(self._seat, why)
-        self._home.clean_up(self._withdraw(why))
+        return why
 
     async def _withdraw(self, why: PsfError) -> None:
         try:

@@ -10,6 +10,7 @@ from group_clusters import Clusters, clusters, until
 
 import psframework as psf
 from psframework.collective import setup, transports
+from psframework.collective.client import GroupOptions
 from psframework.collective.desk import Desk
 from psframework.collective.seat import Seat
 from psframework.errors import ConfigurationError, PeerLost, RendezvousTimeout, ResourceExhausted
@@ -302,3 +303,11 @@ async def test_a_new_group_that_nobody_got_is_closed(
     with pytest.raises(PeerLost, match="a gave the set-up" if moment == "set-up" else r"rank 0 \(a\)"):
         await asyncio.wait_for(new.barrier(), 5)
     assert {generation for *_, generation in world.members["a"].groups._seats} <= {mine.generation}
+
+
+async def test_who_timed_out_is_out(world: Clusters) -> None:
+    """At once: another attempt, of anybody, is not put into one group with this one."""
+    (a,) = await world.join("a")
+    with pytest.raises(RendezvousTimeout):
+        await a.groups.open("default", "g", GroupOptions(2), Deadline.after(0.05))
+    assert world.stored() == []
