@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -30,8 +31,10 @@ from psframework.rpc.service import Service
 from psframework.rpc.session.agent import Agent
 from psframework.wire.lanes import offered
 
+log = logging.getLogger(__name__)
+
 TRAINER = "trainer"
-_EXIT_SECONDS = 2.0
+_EXIT_SECONDS = 3.0
 _SERVICE_ROLES = ("coordinator", "parameter-server", "allreduce")
 
 
@@ -124,8 +127,11 @@ class _End:
         except asyncio.CancelledError as error:
             if self._task is not None:
                 self._task = None
-                async with asyncio.timeout(_EXIT_SECONDS):
-                    await self._stack.pop_all().__aexit__(type(error), error, None)
+                try:
+                    async with asyncio.timeout(_EXIT_SECONDS):
+                        await self._stack.pop_all().__aexit__(type(error), error, None)
+                except TimeoutError:
+                    log.warning("the program ended without leaving, and that took over %g s", _EXIT_SECONDS)
             raise
 
 

@@ -22,6 +22,7 @@ from psframework.rpc.values.journey import Journey
 log = logging.getLogger(__name__)
 
 TELL_SECONDS: Final = 2.0
+CLOSE_SECONDS: Final = 1.0  # that a rank which leaves waits until the others know
 EVERYBODY: Final = 32
 """Up to so many ranks, each tells each of what ends the group; beyond, those that it has sessions with."""
 
@@ -57,7 +58,7 @@ class News:
         """This rank has closed the group after that operation; returns once the others know, or at once."""
         told = self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, completed=completed))
         if told and wait:
-            await asyncio.wait(told, timeout=TELL_SECONDS)
+            await asyncio.wait(told, timeout=CLOSE_SECONDS)
 
     async def standings(self, seat: Seat, deadline: Deadline) -> dict[int, Standing]:
         """Where the other ranks are, of those that answer in time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import gc
 import os
 import signal
 import socket
@@ -90,6 +91,7 @@ class Serving:
         self._guard = guard
         self._health = health_servicer
         self._options = options
+        self._loop = asyncio.get_running_loop()  # which does not run any more when it cancels all tasks
         self._stopped = self._abandoned = False
 
     async def set_serving(self, serving: bool) -> None:
@@ -136,9 +138,10 @@ class Serving:
         Stopping it would crash the process, and freeing it would wait for ever for what can't come. So a
         reference is leaked that even the interpreter's end does not clear.
         """
-        if not self._stopped:
+        if not self._stopped and not self._abandoned:
             self._abandoned = True
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
+            for each in (self._server, *_awaited_calls(self._loop)):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
     def _idle(self) -> bool:
         if self._guard.running:
@@ -199,10 +202,31 @@ async def serve(
 
 async def _watch_the_loop(serving: Serving) -> None:
     """Notices that the program ends without leaving the block: `asyncio.run` cancels all tasks then."""
-    try:
-        await asyncio.Event().wait()
-    finally:
-        serving.abandon()
+    alarm = _Alarm()
+    alarm.rings = serving.abandon
+    await alarm
+
+
+class _Alarm(asyncio.Future[None]):
+    """Tells of its cancellation while that goes on: no task that was cancelled with it has run yet."""
+
+    rings: Callable[[], None]
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self.rings()
+        return super().cancel(msg)
+
+
+def _awaited_calls(loop: asyncio.AbstractEventLoop) -> list[object]:
+    """What gRPC's tasks that wait for the next call of a server refer to.
+
+    gRPC's core writes the next call into an object that only such a task keeps: with the task it would be
+    freed, and the core would write into whatever is there then.
+    """
+    waiting = [task.get_coro() for task in asyncio.all_tasks(loop)]
+    found = [coro for coro in waiting if getattr(coro, "__qualname__", "").endswith("._request_call")]
+    scopes = gc.get_referents(*found)
+    return [*scopes, *gc.get_referents(*scopes)]
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -247,3 +247,28 @@ async def waiting(up: Program, ranks: int) -> None:
 def pids(output: Sequence[str]) -> list[int]:
     """Of the ranks, as they print them."""
     return [int(number) for number in re.findall(r"here (\d+)", "\n".join(output))]
+
+
+HELD_OPEN = """
+import asyncio, contextlib
+import numpy as np
+import psframework as psf
+
+kept = contextlib.AsyncExitStack()  # as in a notebook: nobody ever leaves it
+
+async def main():
+    cluster = await kept.enter_async_context(psf.connect())
+    group = await cluster.process_group(algorithm="direct")
+    await group.all_reduce(np.ones(3))
+
+asyncio.run(main())
+"""
+
+
+async def test_ranks_that_end_while_they_hold_a_connection_open(folder: Path) -> None:
+    """The loop then cancels gRPC's own tasks, while the other rank still calls."""
+    (folder / "held.py").write_text(HELD_OPEN)
+    for _ in range(2):
+        status, output, errors = await run(folder, "--nproc-per-node", "2", "held.py")
+        assert status == 0, output + errors
+        assert "Traceback" not in output + errors
