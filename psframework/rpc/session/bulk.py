@@ -1,4 +1,4 @@
-"""The striped lane of one session: payloads in chunks over several streams, whichever has room next."""
+"""The striped lane of one session: payloads in chunks over several streams or sockets, whichever has room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The call stream between two processes of one host: a Unix socket, in place of gRPC's.
+"""The call stream over a socket, in place of gRPC's: a Unix one on one host, one of TCP between hosts.
 
 Through gRPC each message crosses a thread at either end, and wakes the event loop twice. Here the loop reads
 and writes the socket itself, which takes a third of the time. The gRPC stream stays open beside it: it proved
@@ -22,7 +22,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Shortcut:
-    """Messages over one connected Unix socket, each after its length.
+    """Messages over one connected socket, each after its length.
 
     Args:
         sock: the socket; owned from here on.

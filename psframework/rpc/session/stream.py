@@ -173,7 +173,7 @@ class Link(Duplex):
             self._shortcut = None  # each refers to the other, and gRPC keeps its socket as long as this lives
 
     def shorten(self, sock: socket.socket) -> None:
-        """Each end has one of a Unix socket: what leaves goes that way, after a message that says so."""
+        """Each end has one of a socket: what leaves goes that way, after a message that says so."""
         if self._closed or self._shortcut is not None:
             sock.close()
             return
