@@ -17,6 +17,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -32,8 +33,12 @@ PROOF_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 1.0
 _BACKLOG: Final = 64
 
-# A path that swallows everything, while nothing is said, is noticed after this; see `is_stuck` for the rest.
+# A path that swallows everything, while nothing is said, is noticed after this; `Watch` sees to the rest.
 _IDLE_SECONDS, _PROBE_SECONDS, _PROBES = 10, 5, 3
+STUCK_SECONDS: Final = 20.0
+LOOK_SECONDS: Final = 5.0
+_TCP_INFO: Final = struct.Struct("=8x13I")  # Linux: struct tcp_info as far as tcpi_last_ack_recv
+_UNACKNOWLEDGED, _SINCE_LAST_MS = 4, 12
 
 Taker = Callable[[socket.socket], None]
 Contexts = Callable[[], ssl.SSLContext | None]
@@ -41,6 +46,10 @@ Contexts = Callable[[], ssl.SSLContext | None]
 
 def _plain() -> None:
     return None
+
+
+def _ignore(_: BaseException) -> None:
+    pass
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -142,6 +151,45 @@ class SocketServer:
             sock.close()
             raise
         taker(sock)
+
+
+class Watch:
+    """Notices a path that swallows what is sent; the kernel alone gives up after a quarter of an hour.
+
+    A peer that merely does not read still acknowledges, so it may take as long as it likes.
+
+    Args:
+        sock: a TCP socket; for others nothing is done.
+        stuck: called, once, with what is wrong.
+    """
+
+    def __init__(self, sock: socket.socket, stuck: Callable[[BaseException], None]) -> None:
+        self._socket = sock
+        self._stuck = stuck
+        self._timer: asyncio.TimerHandle | None = None
+        if sock.family != getattr(socket, "AF_UNIX", None) and hasattr(socket, "TCP_INFO"):
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def close(self) -> None:
+        """Looks no more; before the socket is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._stuck = _ignore  # else each would refer to the other
+
+    def _look(self) -> None:
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        if is_stuck(info):
+            self._timer = None
+            self._stuck(ConnectionError(f"nothing that was sent has arrived for {STUCK_SECONDS:.0f} s"))
+        else:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+
+def is_stuck(info: bytes) -> bool:
+    """Whether Linux's `tcp_info` says that bytes are under way, and that no word of any has come for long."""
+    fields = _TCP_INFO.unpack(info)
+    return bool(fields[_UNACKNOWLEDGED] and fields[_SINCE_LAST_MS] > 1000 * STUCK_SECONDS)
 
 
 async def connect(

@@ -1,7 +1,9 @@
 """TCP connections under a session's key: who knows it gets one, strangers cost little, TLS shows who."""
 
 import asyncio
+import contextlib
 import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +23,7 @@ from psframework.errors import (
 from psframework.rpc.security import certificates
 from psframework.rpc.security.identity import server_name, socket_identity
 from psframework.rpc.security.tls import TlsFiles
-from psframework.wire import handover
+from psframework.wire import handover, sockets
 from psframework.wire.sockets import MAGIC, SocketServer, TlsSocket, connect
 
 KEY, OTHER = handover.new_key(), handover.new_key()
@@ -165,6 +167,40 @@ async def test_the_first_free_port_of_several_is_taken() -> None:
         await server.close()
     with pytest.raises(ConfigurationError, match="unknown"):
         server.listen("no.such.host.invalid")
+
+
+def info(unacknowledged: int, milliseconds: int) -> bytes:
+    return bytes(8) + struct.pack("=13I", *[0] * 4, unacknowledged, *[0] * 7, milliseconds)
+
+
+def test_a_path_is_stuck_only_if_bytes_are_under_way_and_no_word_has_come() -> None:
+    assert sockets.is_stuck(info(1, 20_001))
+    assert not sockets.is_stuck(info(1, 20_000)) and not sockets.is_stuck(info(0, 1_000_000))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="Linux only")
+async def test_a_watch_tells_once_and_lets_slow_readers_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "LOOK_SECONDS", 0.001)
+    told: list[BaseException] = []
+    looked: list[bytes] = []
+    real = sockets.is_stuck
+    monkeypatch.setattr(sockets, "is_stuck", lambda data: looked.append(data) or real(data))
+    async with opened() as door:
+        with await connect("127.0.0.1", door.server.port, KEY, 1) as ours:
+            watch = sockets.Watch(ours, told.append)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    ours.send(bytes(1 << 20))  # nobody reads
+            await asyncio.sleep(0.05)
+            assert len(looked) > 1 and not told
+            monkeypatch.setattr(sockets, "is_stuck", lambda _: True)
+            await asyncio.sleep(0.05)
+            assert len(told) == 1 and isinstance(told[0], ConnectionError)
+            watch.close()
+            again = sockets.Watch(ours, told.append)
+            again.close()
+            await asyncio.sleep(0.05)
+            assert len(told) == 1
 
 
 class Sides:

@@ -195,6 +195,7 @@ class Bulk:
             stripe.close()
         for each in sockets:
             each.close()
+        _wake(self._writers)  # they are not to be kept for chunks that others will write
 
     def states(self) -> list[TransferState]:
         """What has not arrived yet, for the other end."""

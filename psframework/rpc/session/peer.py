@@ -180,6 +180,7 @@ class Peer(Calling):
         if link is None or self._port.link is not link:
             return False
         link.close()
+        self._sockets = None
         self.bulk.detach()
         self._port.attach(None)
         if self._closing:
@@ -239,6 +240,9 @@ class Peer(Calling):
 
     async def run_socket(self, sock: socket.socket, link: Link) -> None:
         """Moves chunks over a socket until it ends, and the connection with it: some may be lost."""
+        if self._port.link is not link:  # another has begun meanwhile, and must not lose chunks in this one
+            sock.close()
+            return
         try:
             error = await self.bulk.run_socket(sock)
             if isinstance(error, WireError):

@@ -16,6 +16,7 @@ from typing import Final
 
 from psframework.errors import WireError
 from psframework.rpc.session import frames
+from psframework.wire.sockets import Watch
 
 READ_BYTES: Final = 1 << 16
 _LENGTH: Final = struct.Struct("<I")
@@ -46,6 +47,7 @@ class Shortcut:
         self._leaving = memoryview(b"")
         self._sent: Callable[[BaseException | None], None] | None = None
         self._closed = False
+        self._watch = Watch(sock, self._fail)
 
     def start(self) -> None:
         """Takes what comes, from now on."""
@@ -78,6 +80,7 @@ class Shortcut:
         if self._closed:
             return
         self._closed = True
+        self._watch.close()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()

@@ -19,6 +19,7 @@ from psframework.errors import WireError
 from psframework.rpc.session.transfer import Key, Receiving, Sending
 from psframework.wire.chunks import CHUNK_BYTES, Chunk
 from psframework.wire.memory import Buffer
+from psframework.wire.sockets import Watch
 
 if TYPE_CHECKING:
     from psframework.rpc.session.bulk import Bulk
@@ -42,8 +43,9 @@ class SocketStripe:
         self._socket = sock
         self._bulk = bulk
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] | None = None  # while it is pumped
         self._closed = False
+        self._watch = Watch(sock, self._fail)
         # What leaves: the buffers of a chunk.
         self._leaving: list[Buffer] = []
         self._is_full = False
@@ -55,10 +57,11 @@ class SocketStripe:
 
     async def pump(self) -> BaseException | None:
         """Moves chunks until the socket ends; returns why (None: it was closed here)."""
+        if self._closed:
+            return None
+        self._ended = self._loop.create_future()
         try:
-            if not self._closed:
-                # In a context of its own: nothing of whoever opened the session.
-                Context().run(self._start)
+            Context().run(self._start)  # its own: nothing of whoever opened the session
             await self._ended
         except asyncio.CancelledError:
             raise
@@ -66,6 +69,7 @@ class SocketStripe:
             return error
         finally:
             self.close()
+            self._ended = None  # an error of it refers to this
         return None
 
     def close(self) -> None:
@@ -73,6 +77,7 @@ class SocketStripe:
         if self._closed:
             return
         self._closed = True
+        self._watch.close()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -83,7 +88,7 @@ class SocketStripe:
             self._arriving = None
         self._leaving = []
         self._room = memoryview(b"")
-        if not self._ended.done():
+        if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
     def _start(self) -> None:
@@ -91,7 +96,7 @@ class SocketStripe:
         self._fill()
 
     def _fail(self, error: BaseException) -> None:
-        if not self._ended.done():
+        if self._ended is not None and not self._ended.done():
             self._ended.set_exception(error)
         self.close()
 

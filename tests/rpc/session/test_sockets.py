@@ -1,8 +1,10 @@
 """Sessions over TCP: they move where a port can be reached, stay where not, resume when a socket breaks."""
 
 import asyncio
+import gc
 import os
 import socket
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -187,6 +189,23 @@ async def test_a_swallowing_socket_holds_calls_until_it_heals_or_breaks(
         assert len((await call)[1][0]) == 3 * MIB
 
 
+async def test_a_connection_that_ends_is_freed_without_the_collector(listening: Any) -> None:
+    peer = await far(listening)
+    await listening.send(peer, "Mirror", [bytes(2 * MIB)])
+    things = [
+        weakref.ref(thing)
+        for side in (peer, listening.agent.peers[0])
+        for thing in (side._port.link, *side.bulk._sockets)
+    ]
+    gc.collect()
+    gc.disable()
+    try:
+        await peer.close()
+        await listening.until(lambda: not any(thing() for thing in things))
+    finally:
+        gc.enable()
+
+
 async def test_a_peer_that_has_gone_for_good_is_lost(listening: Any, between: FaultyLink) -> None:
     peer = await far(listening)
     between.refuse()
@@ -203,6 +222,17 @@ async def test_a_socket_for_another_connection_is_refused(listening: Any) -> Non
     with pytest.raises(WireError):
         await tcp.connect("127.0.0.1", port, key, pack_number(9, stripe=False))
     assert await listening.echo(peer, "x") == "x"
+
+
+async def test_a_stripe_that_outlived_its_connection_carries_nothing(listening: Any) -> None:
+    peer = await far(listening)
+    old, (ours, theirs) = peer._port.link, socket.socketpair()
+    old.close()
+    await listening.until(lambda: peer._port.link not in (old, None))
+    with theirs:
+        await peer.run_socket(ours, old)
+        assert theirs.recv(1) == b"" and not peer.bulk._sockets
+    assert await listening.echo(peer, "x") == "x" and peer._port.link.number == 2
 
 
 async def test_nonsense_on_a_stripe_ends_the_session(listening: Any) -> None:
