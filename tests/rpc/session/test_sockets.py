@@ -258,13 +258,13 @@ async def test_nothing_listens_any_more_once_the_agent_is_closed(office: Any) ->
 
 
 async def tls_pair(
-    stack: Any, folder: Any, services: Callable[[], Any], client: tuple[str, str] = ("worker", "w0")
+    stack: Any, folder: Any, services: Callable[[], Any], name: str = "ps0"
 ) -> tuple[Agent, Any]:
     """An agent that serves with TLS, and a peer of another that has reached it."""
     certificates.init(folder)
     security = [
-        Security.from_files(certificates.issue(folder, role, name))
-        for role, name in (("parameter-server", "ps0"), client)
+        Security.from_files(certificates.issue(folder, role, holder))
+        for role, holder in (("parameter-server", name), ("worker", "w0"))
     ]
     options = AgentOptions(lanes=frozenset({Lane.INLINE, Lane.STRIPED}))
     server = Agent(
@@ -283,8 +283,9 @@ async def tls_pair(
     return server, peer
 
 
-async def test_with_tls_sockets_are_tls_too(office: Any, tmp_path: Any) -> None:
-    server, peer = await tls_pair(office.stack, tmp_path / "tls", lambda: [office.desk])
+@pytest.mark.parametrize("name", ["ps0", "*"])
+async def test_with_tls_sockets_are_tls_too(office: Any, tmp_path: Any, name: str) -> None:
+    server, peer = await tls_pair(office.stack, tmp_path / "tls", lambda: [office.desk], name)
     await office.until(lambda: moved(peer) and moved(server.peers[0]))
     assert isinstance(peer._port.link._shortcut._socket, tcp.TlsSocket)
     assert await office.echo(peer, "x") == "x"
