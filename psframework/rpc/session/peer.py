@@ -180,7 +180,9 @@ class Peer(Calling):
         if link is None or self._port.link is not link:
             return False
         link.close()
-        self._sockets = None
+        if self._sockets is not None:
+            self._sockets.close()
+            self._sockets = None
         self.bulk.detach()
         self._port.attach(None)
         if self._closing:

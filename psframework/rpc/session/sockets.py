@@ -6,17 +6,21 @@ stream and the striped lane move to sockets that the event loop reads itself; wh
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psframework.errors import PsfError
+from psframework.errors import DeadlineExceeded, PsfError
 from psframework.rpc.session.stream import Link
 from psframework.wire.sockets import connect
 
 log = logging.getLogger("psframework.rpc")
+
+PAUSES = (0.5, 4.0)
+"""Seconds before a peer that did not answer in time is tried again."""
 
 
 def pack_number(connection: int, *, stripe: bool) -> int:
@@ -63,9 +67,11 @@ class Sockets:
         self._place = place
         self._context = context
         self.moved = False
+        self._moving: asyncio.Task[None] | None = None
 
     async def shorten(self) -> None:
-        """Moves the call stream; leaves it where it is if the peer can't be reached."""
+        """Moves the call stream; leaves it where it is if the peer can't be reached. A task of its own."""
+        self._moving = asyncio.current_task()
         sock = await self.open(stripe=False)
         if sock is not None:
             self.moved = True
@@ -73,17 +79,34 @@ class Sockets:
 
     async def open(self, *, stripe: bool) -> socket.socket | None:
         """A socket that the peer took, for chunks or for the call stream; None if it can't be reached."""
+        for pause in PAUSES if not self.moved else ():
+            try:
+                return await self._open(stripe=stripe)
+            except DeadlineExceeded:  # perhaps since the loop was busy with other things
+                await asyncio.sleep(pause)
+            except (PsfError, OSError) as error:
+                log.debug("gRPC carries it: %s", error)
+                return None
+        try:
+            return await self._open(stripe=stripe)
+        except (PsfError, OSError) as error:
+            log.debug("gRPC carries it: %s", error)
+            return None
+
+    def close(self) -> None:
+        """The connection has ended."""
+        if self._moving is not None:
+            self._moving.cancel()
+            self._moving = None
+
+    async def _open(self, *, stripe: bool) -> socket.socket:
         place = self._place
         number = pack_number(self._link.number, stripe=stripe)
-        try:
-            return await connect(
-                place.host,
-                place.port,
-                place.key,
-                number,
-                context=self._context(),
-                server_name=place.server_name,
-            )
-        except (PsfError, OSError) as error:
-            log.debug("no socket to %s:%d, so gRPC carries it: %s", place.host, place.port, error)
-            return None
+        return await connect(
+            place.host,
+            place.port,
+            place.key,
+            number,
+            context=self._context(),
+            server_name=place.server_name,
+        )

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import socket
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -125,12 +126,26 @@ async def test_a_port_that_can_not_be_reached_delays_nothing(
             raise
 
     monkeypatch.setattr("psframework.rpc.session.sockets.connect", connect)
+    monkeypatch.setattr("psframework.rpc.session.sockets.PAUSES", (0.05, 0.05))
     peer = await listening.peer(options=listening.options("inline,striped"))
     _, got = await listening.send(peer, "Mirror", [bytes(5 * MIB)])  # before the attempt has failed
     assert len(got[0]) == 5 * MIB and not tried
-    await listening.until(lambda: len(tried) == 3)
+    await listening.until(lambda: len(tried) == 9)  # for calls and two stripes
     assert await listening.echo(peer, "x") == "x" and not moved(peer)
     assert peer._port.link.number == 1
+
+
+async def test_a_loop_that_was_busy_meanwhile_moves_all_the_same(
+    listening: Any, between: FaultyLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psframework.rpc.session.sockets.PAUSES", (0.05, 0.05))
+    between.blackhole()
+    peer = await listening.peer(options=listening.options("inline,striped"))
+    await asyncio.sleep(0)
+    time.sleep(1.2)  # noqa: ASYNC251 - the first attempt ends while nothing can be done about it
+    await asyncio.sleep(0.01)
+    between.heal()
+    await listening.until(lambda: moved(peer) and moved(listening.agent.peers[0]))
 
 
 async def test_payloads_that_began_with_grpc_move_over(listening: Any, between: FaultyLink) -> None:
