@@ -249,6 +249,9 @@ def run_side(lanes: str) -> None:
             peer = await agent.connect(
                 [f"127.0.0.1:{port}"], name="server", role="bench", deadline=Deadline.after(30)
             )
+            await asyncio.sleep(
+                0.2
+            )  # what a session opens beside gRPC is there by then
             return Client(runner, agent, peer)
 
         client = runner.run(start())
