@@ -148,10 +148,11 @@ class Assembly:
         """Takes one chunk; returns the parts that it completed.
 
         Raises:
-            WireError: the chunk lies outside the payload.
+            WireError: the chunk lies outside the payload, or some of it is coming to its `place`.
         """
         view = memoryview(data)
         begin = self._begin(part, offset, view.nbytes)
+        self._check_apart(begin, begin + view.nbytes)
         completed: list[int] = []
         for low, high in self._claim(begin, begin + view.nbytes):
             self._store(low, view[low - begin : high - begin], completed)
@@ -160,13 +161,14 @@ class Assembly:
     def place(self, chunk: Chunk) -> memoryview | None:
         """Where the bytes of a chunk are to be received, so that nothing need be copied; then call `landed`.
 
-        None where `accept` must take the chunk: it spans parts, or some of it has come or is coming already.
+        None where `accept` must take the chunk: it spans parts, or some of it has come already.
 
         Raises:
-            WireError: the chunk lies outside the payload.
+            WireError: as `accept`.
         """
         part, begin = chunk.part, self._begin(chunk.part, chunk.offset, chunk.nbytes)
         end = begin + chunk.nbytes
+        self._check_apart(begin, end)
         if chunk.offset + chunk.nbytes > self.sizes[part] or self._has_some(begin, end):
             return None
         self._landing.append((begin, end))
@@ -200,10 +202,16 @@ class Assembly:
         return begin
 
     def _has_some(self, low: int, high: int) -> bool:
-        """Whether any of [low, high) has come, or is coming to its place."""
+        """Whether any of [low, high) has come."""
         first = bisect_right(self._ends, low)
-        come = first < len(self._begins) and self._begins[first] < high
-        return come or any(begin < high and low < end for begin, end in self._landing)
+        return first < len(self._begins) and self._begins[first] < high
+
+    def _check_apart(self, low: int, high: int) -> None:
+        """Each byte is sent once a connection. One that came twice at the same time could complete a part
+        which is then handed over, while its place can still be written to.
+        """
+        if any(begin < high and low < end for begin, end in self._landing):
+            raise WireError(f"bytes {low} to {high} of a payload come twice at the same time")
 
     def _store(self, low: int, view: memoryview, completed: list[int]) -> None:
         """Copies bytes to place `low` of the line, over as many parts as they span."""

@@ -164,6 +164,20 @@ async def test_a_payload_forgotten_in_mid_chunk_ends_quietly() -> None:
         assert bytes(end.came[0]) == b"z"
 
 
+async def test_nothing_completes_a_payload_whose_bytes_are_still_being_received() -> None:
+    async with one() as (end, other):
+        end.expect([6])
+        other.send(head(6) + b"abc")
+        await until(lambda: end.bulk._sockets[0]._arriving)
+        ours, second = socket.socketpair()
+        ours.setblocking(False)
+        with second:
+            second.send(head(6) + b"ABCDEF")
+            async with asyncio.timeout(5):
+                assert isinstance(await end.bulk.run_socket(ours), WireError)
+        assert not end.came  # else what was handed over could be overwritten by the first
+
+
 async def test_a_broken_socket_leaves_its_chunk_to_the_next() -> None:
     async with one() as (end, other):
         end.expect([6])
