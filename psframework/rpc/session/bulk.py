@@ -170,7 +170,9 @@ class Bulk:
             async with asyncio.timeout(FRAME_SECONDS):
                 await event.wait()
         except TimeoutError:
-            raise WireError(f"chunks of a payload that no frame announced: {key}") from None
+            # After a pause of the loop both are due at once: the frame that was there all along, and the end.
+            if not event.is_set():
+                raise WireError(f"chunks of a payload that no frame announced: {key}") from None
         return self._receiving.get(key)
 
     # Connections
@@ -226,10 +228,10 @@ class Bulk:
                 self._stripes.remove(stripe)
 
     async def run_socket(self, sock: socket.socket) -> BaseException | None:
-        """The same over a socket, which is taken over. WireError if there are too many."""
+        """The same over a socket, which is taken over; it ends at once if there are too many."""
         if len(self._sockets) >= MOST_SOCKETS:
             sock.close()
-            raise WireError(f"more than {MOST_SOCKETS} sockets for stripes")
+            return WireError(f"more than {MOST_SOCKETS} sockets for stripes")
         stripe = SocketStripe(sock, self)
         self._sockets.append(stripe)
         try:

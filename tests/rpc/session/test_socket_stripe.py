@@ -4,12 +4,14 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from psframework.errors import WireError
+from psframework.rpc.session import bulk
 from psframework.rpc.session.bulk import MOST_SOCKETS, Bulk
 from psframework.rpc.session.transfer import Key
 from psframework.wire.chunks import CHUNK_BYTES
@@ -143,6 +145,27 @@ async def test_a_frame_that_comes_while_its_chunk_is_looked_at_is_seen() -> None
         assert bytes(end.came[0]) == b"a" and not end.bulk._early
 
 
+async def test_a_loop_that_paused_for_long_still_sees_the_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "FRAME_SECONDS", 0.05)
+    async with one() as (end, other):
+        end.awaited.add(REQUEST)
+        other.send(head(1) + b"a")
+        await until(lambda: end.bulk._early)
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.01, end.expect, [1])
+        time.sleep(0.08)  # noqa: ASYNC251 - the frame and the end are due in one turn, in this order
+        await until(lambda: end.done.is_set() or end.running.done())
+        assert bytes(end.came[0]) == b"a"
+
+
+async def test_a_frame_that_never_comes_ends_the_stripe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "FRAME_SECONDS", 0.05)
+    async with one() as (end, other):
+        end.awaited.add(REQUEST)
+        other.send(head(1) + b"a")
+        assert "no frame announced" in str(await end.running)
+
+
 async def test_what_nobody_wants_is_skipped_and_repetitions_do_no_harm() -> None:
     async with one() as (end, other):
         other.send(head(4, call=9) + b"none")
@@ -222,7 +245,7 @@ async def test_closing_ends_it_without_an_error_and_so_does_too_many() -> None:
         assert await end.running is None and other.recv(1) == b""
         end.bulk._sockets = [None] * MOST_SOCKETS  # type: ignore[list-item]
         ours, theirs = socket.socketpair()
-        with theirs, pytest.raises(WireError, match="more than"):
-            await end.bulk.run_socket(ours)
+        with theirs:
+            assert "more than" in str(await end.bulk.run_socket(ours))
         end.bulk._sockets = []
         assert ours.fileno() == -1
