@@ -187,6 +187,18 @@ async def test_a_payload_forgotten_in_mid_chunk_ends_quietly() -> None:
         assert bytes(end.came[0]) == b"z"
 
 
+async def test_memory_of_a_forgotten_payload_is_not_used_again_while_it_is_written_to() -> None:
+    async with one() as (end, other):
+        end.expect([100_000])
+        other.send(head(100_000) + bytes(10))
+        await until(lambda: end.bulk._sockets[0]._arriving)
+        end.bulk.forget(REQUEST)
+        await asyncio.sleep(0)
+        assert end.pool.idle_bytes == 0
+        other.send(bytes(99_990))
+        await until(lambda: end.pool.idle_bytes)
+
+
 async def test_nothing_completes_a_payload_whose_bytes_are_still_being_received() -> None:
     async with one() as (end, other):
         end.expect([6])

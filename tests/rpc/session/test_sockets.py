@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from psframework.errors import PeerLost, PermissionDenied, WireError
+from psframework.errors import DeadlineExceeded, PeerLost, PermissionDenied, WireError
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.security import certificates
 from psframework.rpc.security.credentials import Security
 from psframework.rpc.serve import ServeOptions, serve
+from psframework.rpc.session import sockets, stream
 from psframework.rpc.session.agent import Agent
-from psframework.rpc.session.sockets import pack_number, read_number
+from psframework.rpc.session.sockets import Sockets, pack_number, read_number
 from psframework.testing.faults import FaultyLink
 from psframework.wire import sockets as tcp
 from psframework.wire.lanes import Lane
@@ -146,6 +147,28 @@ async def test_a_loop_that_was_busy_meanwhile_moves_all_the_same(
     await asyncio.sleep(0.01)
     between.heal()
     await listening.until(lambda: moved(peer) and moved(listening.agent.peers[0]))
+
+
+async def test_a_socket_given_up_just_as_it_was_taken_loses_nothing(
+    listening: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Sockets._open
+
+    async def too_late(self: Sockets, *, stripe: bool) -> socket.socket:
+        sock = await opened(self, stripe=stripe)
+        if self._link.number > 1:
+            return sock
+        sock.close()
+        raise DeadlineExceeded("the answer came too late")
+
+    monkeypatch.setattr(stream, "SHORTCUT_SECONDS", 0.2)
+    monkeypatch.setattr(sockets, "PAUSES", ())
+    monkeypatch.setattr(Sockets, "_open", too_late)
+    peer = await listening.peer(options=listening.options("inline,striped"))
+    await listening.until(lambda: peer._port.link and peer._port.link._arrives_there)
+    async with asyncio.timeout(5):
+        assert await listening.echo(peer, "x") == "x"  # the reply went into the dead socket at first
+    await listening.until(lambda: moved(peer) and peer._port.link.number == 2)
 
 
 async def test_payloads_that_began_with_grpc_move_over(listening: Any, between: FaultyLink) -> None:
