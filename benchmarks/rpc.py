@@ -139,6 +139,7 @@ def serve(folder: str, lanes: str, pipe: Connection) -> None:
         ):
             server = grpc.aio.server(options=server_options())
             server.add_generic_rpc_handlers(tuple(agent.handlers()))
+            agent.listen("127.0.0.1")
             pipe.send(server.add_insecure_port("127.0.0.1:0"))
             await server.start()
             await asyncio.get_running_loop().run_in_executor(None, pipe.poll, None)
@@ -248,6 +249,7 @@ def run_side(lanes: str) -> None:
             peer = await agent.connect(
                 [f"127.0.0.1:{port}"], name="server", role="bench", deadline=Deadline.after(30)
             )
+            await asyncio.sleep(0.2)  # what a session opens beside gRPC is there by then
             return Client(runner, agent, peer)
 
         client = runner.run(start())

@@ -82,8 +82,9 @@ async def connect(
         )
     async with AsyncExitStack() as stack:
         late, request = LateHandlers(), JoinRequest(role, settings.name, job, listed)
+        server: Serving | None = None
         if listed:
-            await stack.enter_async_context(_listen(late, security, listed[0]))
+            server = await stack.enter_async_context(_listen(late, security, listed[0]))
         elif all(is_loopback(address.rpartition(":")[0]) for address in settings.coordinator):
             server = await stack.enter_async_context(_listen(late, security, "127.0.0.1:0"))
             request = replace(request, advertise=(server.address,), labels={LISTENS: HERE})
@@ -93,6 +94,8 @@ async def connect(
         agent = make_agent(membership, security, settings, remoting.services)
         await stack.enter_async_context(agent)
         cluster = Cluster(membership, agent, job, timeout, remoting)
+        if server is not None:
+            agent.listen(server.host)
         await cluster.open(stack)
         late.handlers = agent.handlers()
         stack.push_async_exit(_leaving(cluster))

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -165,6 +165,7 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
         parts.membership.on_evicted(give_up)
         parts.stack.push_async_callback(_leave, parts.membership)
     parts.agent = await parts.stack.enter_async_context(_agent(role, parts))
+    parts.agent.listen(server.host, _socket_ports(parts.settings.port_range))
     parts.on_drain.append(parts.agent.drain)
     for hook in parts.on_joined:
         await hook(parts.agent)
@@ -177,6 +178,11 @@ async def _live(role: str, parts: Parts[S], server: Serving, late: LateHandlers)
             "in no cluster: no coordinator was given", fix="--coordinator HOST:PORT or PSF_COORDINATOR"
         )
     await evicted
+
+
+def _socket_ports(port_range: tuple[int, int] | None) -> Sequence[int]:
+    """From the end, since other services look for theirs from the beginning."""
+    return range(port_range[1], port_range[0] - 1, -1) if port_range else (0,)
 
 
 async def _leave(membership: Membership) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from psframework.wire.lanes import STRIPES, Lane, offered
+from psframework.wire.lanes import STRIPES, Lane, offered, sockets_wanted
 
 MIB = 1 << 20
 
@@ -24,6 +24,8 @@ class AgentOptions:
         device_bytes: most memory of GPUs that one peer's payloads may take here; 0 keeps payloads out of it.
         backlog_bytes: what calls that were sent without waiting may keep here until they are answered; and
             what results may, until a peer that asked for them takes them.
+        sockets: whether connections move from gRPC to TCP sockets of their own, where that can be; default
+            yes, unless PSF_SOCKETS is 0.
         segment_directory: where the Unix socket for segments goes; default PSF_SHM_DIR.
     """
 
@@ -36,4 +38,5 @@ class AgentOptions:
     segment_bytes: int = 512 * MIB
     device_bytes: int = 1024 * MIB
     backlog_bytes: int = 1024 * MIB
+    sockets: bool = field(default_factory=sockets_wanted)
     segment_directory: str | None = None

@@ -118,5 +118,6 @@ async def _shard(stack: AsyncExitStack, made: Servers, memory_limit: int | None)
     join = JoinRequest("parameter-server", None, "", (server.address,))
     membership = await stack.enter_async_context(Membership.join([made.address], join, PLAINTEXT))
     agent = await stack.enter_async_context(_agent(membership, made.lanes, servicer))
+    agent.listen(server.host)
     late.handlers = agent.handlers()
     made.shards[membership.member.name] = servicer

@@ -107,6 +107,7 @@ async def worker(
             server = await stack.enter_async_context(
                 serve(agent.handlers(), bind="127.0.0.1:0", security=PLAINTEXT, options=QUIET)
             )
+            agent.listen(server.host)
             made.address = server.address
         book.known[name] = Address([made.address] if listens else [], role, info.incarnation)
         yield made

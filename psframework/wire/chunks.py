@@ -115,6 +115,7 @@ class Assembly:
         # Ranges received so far on the line of bytes: disjoint, sorted, not touching.
         self._begins: list[int] = []
         self._ends: list[int] = []
+        self._landing: list[tuple[int, int]] = []
         self.received = 0
 
     @property
@@ -147,23 +148,70 @@ class Assembly:
         """Takes one chunk; returns the parts that it completed.
 
         Raises:
-            WireError: the chunk lies outside the payload.
+            WireError: the chunk lies outside the payload, or some of it is coming to its `place`.
         """
         view = memoryview(data)
-        if not 0 <= part < len(self.sizes) or not 0 <= offset <= self.sizes[part]:
-            raise WireError(f"a chunk at part {part}, offset {offset}: there is no such place")
-        begin = self._starts[part] + offset
-        if view.nbytes > self.total - begin:
-            raise WireError(f"a chunk of {view.nbytes} bytes where {self.total - begin} are left")
+        begin = self._begin(part, offset, view.nbytes)
+        self._check_apart(begin, begin + view.nbytes)
         completed: list[int] = []
         for low, high in self._claim(begin, begin + view.nbytes):
             self._store(low, view[low - begin : high - begin], completed)
         return completed
 
+    def place(self, chunk: Chunk) -> memoryview | None:
+        """Where the bytes of a chunk are to be received, so that nothing need be copied; then call `landed`.
+
+        None where `accept` must take the chunk: it spans parts, or some of it has come already.
+
+        Raises:
+            WireError: as `accept`.
+        """
+        part, begin = chunk.part, self._begin(chunk.part, chunk.offset, chunk.nbytes)
+        end = begin + chunk.nbytes
+        self._check_apart(begin, end)
+        if chunk.offset + chunk.nbytes > self.sizes[part] or self._has_some(begin, end):
+            return None
+        self._landing.append((begin, end))
+        return self.part(part)[chunk.offset : chunk.offset + chunk.nbytes]
+
+    def landed(self, chunk: Chunk) -> list[int]:
+        """The bytes of a chunk are in their `place`; returns the parts that this completed."""
+        begin = self._starts[chunk.part] + chunk.offset
+        self._landing.remove((begin, begin + chunk.nbytes))
+        new = sum(high - low for low, high in self._claim(begin, begin + chunk.nbytes))
+        self._missing[chunk.part] -= new
+        return [chunk.part] if new and not self._missing[chunk.part] else []
+
+    def give_up(self, chunk: Chunk) -> None:
+        """The bytes of a chunk will not come to its `place`; perhaps they come another way."""
+        begin = self._starts[chunk.part] + chunk.offset
+        self._landing.remove((begin, begin + chunk.nbytes))
+
     def holes(self) -> list[tuple[int, int]]:
         """Ranges of the line of bytes that have not come yet, as (begin, end)."""
         begins, ends = [*self._begins, self.total], [0, *self._ends]
         return [(low, high) for low, high in zip(ends, begins) if low < high]
+
+    def _begin(self, part: int, offset: int, nbytes: int) -> int:
+        """Where a chunk begins on the line of bytes; WireError if it leaves that."""
+        if not 0 <= part < len(self.sizes) or not 0 <= offset <= self.sizes[part]:
+            raise WireError(f"a chunk at part {part}, offset {offset}: there is no such place")
+        begin = self._starts[part] + offset
+        if nbytes > self.total - begin:
+            raise WireError(f"a chunk of {nbytes} bytes where {self.total - begin} are left")
+        return begin
+
+    def _has_some(self, low: int, high: int) -> bool:
+        """Whether any of [low, high) has come."""
+        first = bisect_right(self._ends, low)
+        return first < len(self._begins) and self._begins[first] < high
+
+    def _check_apart(self, low: int, high: int) -> None:
+        """Each byte is sent once a connection. One that came twice at the same time could complete a part
+        which is then handed over, while its place can still be written to.
+        """
+        if any(begin < high and low < end for begin, end in self._landing):
+            raise WireError(f"bytes {low} to {high} of a payload come twice at the same time")
 
     def _store(self, low: int, view: memoryview, completed: list[int]) -> None:
         """Copies bytes to place `low` of the line, over as many parts as they span."""

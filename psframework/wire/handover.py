@@ -42,16 +42,17 @@ from psframework.wire.shm import Segment
 KEY_BYTES: Final = 32
 _DIGEST: Final = 32
 _NONCE: Final = 32
-_MAGIC: Final = b"PSFSEG01"
+SEGMENTS: Final = b"PSFSEG01"
 _HELLO: Final = struct.Struct(f"<8s{_DIGEST}s{_NONCE}s")
 _CHALLENGE: Final = struct.Struct(f"<{_NONCE}s{_DIGEST}s")
 _OFFER: Final = struct.Struct(f"<Q{_DIGEST}s")
+HELLO_BYTES, CHALLENGE_BYTES, OFFER_BYTES = _HELLO.size, _CHALLENGE.size, _OFFER.size
 _MAX_PACKET: Final = 1024
 _FD: Final = struct.Struct("i")
 _SUN_PATH: Final = 107
 
 # What a server answers in place of a challenge or a confirmation: one byte, then the reason as text.
-_CONFIRMED: Final = b"\0"
+CONFIRMED: Final = b"\0"
 _REFUSALS: Final[dict[bytes, type[PsfError]]] = {
     b"\1": PermissionDenied,
     b"\2": ResourceExhausted,
@@ -247,25 +248,24 @@ async def _offer(sock: socket.socket, session_key: bytes, segment_id: int, fd: i
     hello = pack_hello(session_key)
     await send(sock, hello)
     answer = (await receive(sock))[1]
-    proof = answer_challenge(session_key, hello, answer, segment_id)
-    await send(sock, _OFFER.pack(segment_id, proof), fd)
+    await send(sock, pack_offer(session_key, hello, answer, segment_id), fd)
     check_answer((await receive(sock))[1])
 
 
-def pack_hello(session_key: bytes) -> bytes:
-    """The client's first packet."""
-    return _HELLO.pack(_MAGIC, fingerprint(session_key), secrets.token_bytes(_NONCE))
+def pack_hello(session_key: bytes, magic: bytes = SEGMENTS) -> bytes:
+    """The client's first packet; `magic` says what for."""
+    return _HELLO.pack(magic, fingerprint(session_key), secrets.token_bytes(_NONCE))
 
 
-def read_hello(hello: bytes, keys: Mapping[bytes, bytes]) -> bytes:
+def read_hello(hello: bytes, keys: Mapping[bytes, bytes], magic: bytes = SEGMENTS) -> bytes:
     """The session key that the client means, of `keys` (by fingerprint).
 
     Raises:
         WireError: no hello of this protocol.
         PermissionDenied: no such key.
     """
-    if len(hello) != _HELLO.size or not hello.startswith(_MAGIC):
-        raise WireError("not a segment handover of this version")
+    if len(hello) != HELLO_BYTES or not hello.startswith(magic):
+        raise WireError("not a handover of this kind and version")
     key = keys.get(_HELLO.unpack(hello)[1])
     if key is None:
         raise PermissionDenied("no session with this key")
@@ -276,6 +276,15 @@ def pack_challenge(session_key: bytes, hello: bytes) -> tuple[bytes, bytes]:
     """The server's answer to a hello, and the nonce in it."""
     nonce = secrets.token_bytes(_NONCE)
     return _CHALLENGE.pack(nonce, _proof(session_key, b"server", hello, nonce)), nonce
+
+
+def pack_offer(session_key: bytes, hello: bytes, answer: bytes, segment_id: int) -> bytes:
+    """The client's second packet, once the server's challenge has shown that it knows the key.
+
+    Raises:
+        PermissionDenied: it does not.
+    """
+    return _OFFER.pack(segment_id, answer_challenge(session_key, hello, answer, segment_id))
 
 
 def answer_challenge(session_key: bytes, hello: bytes, answer: bytes, segment_id: int) -> bytes:
@@ -312,14 +321,14 @@ def read_offer(session_key: bytes, hello: bytes, nonce: bytes, offer: bytes) -> 
 def pack_answer(error: Exception | None) -> bytes:
     """The server's last packet: confirmed, or why not."""
     if error is None:
-        return _CONFIRMED
+        return CONFIRMED
     code = next((code for code, kind in _REFUSALS.items() if isinstance(error, kind)), b"\3")
     return code + str(error).encode()[:400]
 
 
 def check_answer(answer: bytes) -> None:
     """Raises what the server answered, unless it confirmed."""
-    if answer != _CONFIRMED:
+    if answer != CONFIRMED:
         kind = _REFUSALS.get(answer[:1], WireError)
         raise kind(f"the peer refused the segment: {answer[1:401].decode(errors='replace')}")
 

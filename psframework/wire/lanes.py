@@ -61,6 +61,18 @@ def offered(text: str | None = None, environment: Mapping[str, str] = os.environ
     return parse(chosen) if chosen else available()
 
 
+def sockets_wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether sessions may use TCP sockets of their own beside gRPC: yes, unless PSF_SOCKETS is 0.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    text = environment.get("PSF_SOCKETS") or "1"
+    if text not in ("0", "1"):
+        raise ConfigurationError(f"PSF_SOCKETS={text!r}: 1, or 0 to leave everything to gRPC")
+    return text == "1"
+
+
 def choose(sizes: Sequence[int], lanes: frozenset[Lane], in_segment: bool = False) -> Lane:
     """The lane for a payload of parts of these sizes.
 

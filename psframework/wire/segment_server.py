@@ -12,12 +12,12 @@ import stat
 import struct
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from psframework.errors import ConfigurationError, PsfError, WireError
 from psframework.wire import handover
+from psframework.wire.listener import Listener
 from psframework.wire.shm import MAX_SEGMENT, Segment
 
 log = logging.getLogger("psframework.wire")
@@ -28,7 +28,6 @@ OnSegment = Callable[[bytes, int, Segment], None]
 OnSocket = Callable[[bytes, int, socket.socket], None]
 
 _BACKLOG: Final = 64
-_MAX_HANDOVERS: Final = 64
 SWEEP_SECONDS: Final = 60.0
 
 
@@ -68,8 +67,7 @@ class SegmentServer:
         self._keys: dict[bytes, bytes] = {}
         self._socket: socket.socket | None = None
         self._path: Path | None = None
-        self._handovers: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None
+        self._listener: Listener | None = None
 
     @property
     def path(self) -> str:
@@ -104,17 +102,13 @@ class SegmentServer:
             sock.close()
             self._close()
             raise ConfigurationError(f"can't listen at {path}: {error}; set PSF_SHM_DIR") from None
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(sock), name="psf-segments")
+        self._listener = Listener(sock, self._serve, "psf-segments")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = list(self._handovers)
-        if self._accepting is not None:
-            tasks.append(self._accepting)
-        for task in tasks:
-            task.cancel()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._listener is not None:
+                await self._listener.close()
         finally:
             self._close()
 
@@ -125,29 +119,6 @@ class SegmentServer:
             with contextlib.suppress(OSError):
                 self._path.unlink()
         self._socket = self._path = None
-
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            if len(self._handovers) >= _MAX_HANDOVERS:  # the others wait in the backlog, then outside
-                await asyncio.wait(self._handovers, return_when=asyncio.FIRST_COMPLETED)
-            try:
-                connection, _ = listener.accept()
-            except BlockingIOError:
-                await handover.wait_for(listener)
-                continue
-            except OSError as error:  # out of descriptors: others will give some back
-                log.warning("can't accept a segment handover now: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            connection.setblocking(False)
-            task = asyncio.get_running_loop().create_task(self._serve(connection))
-            self._handovers.add(task)
-            # The callback closes, not `_serve`: a task cancelled before its first step never runs.
-            task.add_done_callback(partial(self._done, connection))
-
-    def _done(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
-        connection.close()
-        self._handovers.discard(task)
 
     async def _serve(self, connection: socket.socket) -> None:
         try:

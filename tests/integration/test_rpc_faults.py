@@ -199,7 +199,10 @@ async def behind_a_link(
             "far",
             "services.worker",
             [*arguments, "--coordinator", local.address],
-            environment={"PYTHONPATH": str(Path(faults.__file__).parent)},
+            environment={
+                "PYTHONPATH": str(Path(faults.__file__).parent),
+                "PSF_SOCKETS": "0",  # they would not pass through the link
+            },
         )
         process.start()
         try:

@@ -28,8 +28,11 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-async def behind_a_proxy() -> AsyncIterator[tuple[Net, ParameterServer, FaultyLink, Servers]]:
+async def behind_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[Net, ParameterServer, FaultyLink, Servers]]:
     """A trainer whose data calls pass through a proxy that breaks; the keeper's calls do not."""
+    monkeypatch.setenv("PSF_SOCKETS", "0")  # they would not pass through it
     lanes = frozenset({Lane.INLINE, Lane.STRIPED})
     async with servers(1, lanes=lanes) as made, made.trainer() as runtime:
         shard = made.coordinator.view.select("parameter-server", None)[0]

@@ -169,6 +169,58 @@ def test_scattered_pieces_are_bounded():
     assert assembly.accept(0, 0, b"x" * (1 << 20)) == [0]
 
 
+@given(sizes_lists, st.integers(1, 9), st.randoms())
+def test_chunks_that_land_in_place_make_the_same_payload(sizes, chunk_bytes, chance):
+    parts, assembly, completed = payload(sizes), Assembly(sizes), []
+    chunks = list(split(sizes, chunk_bytes)) * 2
+    chance.shuffle(chunks)
+    flying = []
+    while chunks or flying:
+        if chunks and (not flying or chance.random() < 0.5):
+            chunk = chunks.pop()
+            data = b"".join(pieces(parts, chunk))
+            if any(chunk == other for other, _, _ in flying):
+                with pytest.raises(WireError, match="twice at the same time"):
+                    assembly.place(chunk)
+                chunks.insert(0, chunk)
+                continue
+            place = assembly.place(chunk)
+            if place is None:
+                completed += assembly.accept(chunk.part, chunk.offset, data)
+            elif chance.random() < 0.2:
+                assembly.give_up(chunk)
+                chunks.append(chunk)
+            else:
+                flying.append((chunk, place, data))
+        else:
+            chunk, place, data = flying.pop(chance.randrange(len(flying)))
+            place[:] = data
+            completed += assembly.landed(chunk)
+    assert assembly.complete and [bytes(part) for part in assembly.parts()] == parts
+    assert sorted(completed) == [part for part, size in enumerate(sizes) if size]
+
+
+def test_no_place_where_bytes_have_come_or_are_coming():
+    assembly = Assembly([10, 10])
+    assert len(assembly.place(Chunk(0, 2, 4))) == 4
+    with pytest.raises(WireError, match="twice at the same time"):
+        assembly.place(Chunk(0, 5, 2))
+    with pytest.raises(WireError, match="twice at the same time"):
+        assembly.accept(0, 0, b"abcdefghij")  # it would complete a part that is still written to
+    assert assembly.place(Chunk(0, 8, 4)) is None  # it spans parts
+    assert assembly.received == 0
+    assert assembly.landed(Chunk(0, 2, 4)) == [] and assembly.received == 4
+    assert assembly.place(Chunk(0, 1, 2)) is None
+    assert assembly.place(Chunk(0, 0, 2)) is not None and assembly.place(Chunk(0, 6, 4)) is not None
+    assembly.give_up(Chunk(0, 0, 2))
+    assert assembly.place(Chunk(0, 0, 2)) is not None
+    assert assembly.landed(Chunk(0, 0, 2)) == [] and assembly.landed(Chunk(0, 6, 4)) == [0]
+    with pytest.raises(WireError, match="no such place"):
+        assembly.place(Chunk(2, 0, 1))
+    with pytest.raises(WireError, match="are left"):
+        assembly.place(Chunk(1, 5, 6))
+
+
 @pytest.mark.soak
 def test_more_than_2_gib_arrives_with_its_checksum():
     array = np.arange(2_254_857_831 // 8, dtype=np.uint64)

@@ -73,3 +73,10 @@ def test_stats_add_up():
     assert (received[Lane.INLINE].messages, received[Lane.INLINE].nbytes) == (2, 14)
     quiet = [sent[Lane.INLINE], received[Lane.SHM], sent[Lane.STRIPED], received[Lane.STRIPED]]
     assert all(not one.messages and not one.nbytes for one in quiet)
+
+
+def test_sockets_are_wanted_unless_they_are_switched_off():
+    assert lanes.sockets_wanted({}) and lanes.sockets_wanted({"PSF_SOCKETS": "1"})
+    assert not lanes.sockets_wanted({"PSF_SOCKETS": "0"})
+    with pytest.raises(ConfigurationError, match="PSF_SOCKETS='maybe'"):
+        lanes.sockets_wanted({"PSF_SOCKETS": "maybe"})

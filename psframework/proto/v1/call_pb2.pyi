@@ -241,7 +241,7 @@ class FrameBatch(_message.Message):
     consumed: _builtins.int
     """Consumed counts the bytes of requests that this side is done with, since the session began."""
     moves: _builtins.bool
-    """Moves: what follows comes through the Unix socket that was handed over for this connection, and not here."""
+    """Moves: what follows comes through the socket that was handed over for this connection, and not here."""
     consumed_replies: _builtins.int
     """Consumed_replies counts the same for replies."""
     @_builtins.property
@@ -412,6 +412,7 @@ class LinkState(_message.Message):
     SEGMENT_KEY_FIELD_NUMBER: _builtins.int
     TRANSFERS_FIELD_NUMBER: _builtins.int
     CONSUMED_REPLIES_FIELD_NUMBER: _builtins.int
+    SOCKET_PORT_FIELD_NUMBER: _builtins.int
     received: _builtins.int
     """Received: all frames up to this number have arrived here."""
     consumed: _builtins.int
@@ -421,9 +422,11 @@ class LinkState(_message.Message):
     segment_path: _builtins.str
     """Segment_path is the Unix socket that takes shared segments; empty if there is none."""
     segment_key: _builtins.bytes
-    """Segment_key is the secret that segments of this session are offered with."""
+    """Segment_key is the secret that segments of this session, and sockets, are offered with."""
     consumed_replies: _builtins.int
     """Consumed_replies as in FrameBatch."""
+    socket_port: _builtins.int
+    """Socket_port is the TCP port that takes sockets of this session; 0 if there is none."""
     @_builtins.property
     def lanes(self) -> _containers.RepeatedScalarFieldContainer[Global___Lane.ValueType]:
         """Lanes that this side offers."""
@@ -443,10 +446,11 @@ class LinkState(_message.Message):
         segment_key: _builtins.bytes = ...,
         transfers: _abc.Iterable[Global___TransferState] | None = ...,
         consumed_replies: _builtins.int = ...,
+        socket_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumed", b"consumed", "consumed_replies", b"consumed_replies", "lanes", b"lanes", "received", b"received", "segment_key", b"segment_key", "segment_path", b"segment_path", "transfers", b"transfers", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumed", b"consumed", "consumed_replies", b"consumed_replies", "lanes", b"lanes", "received", b"received", "segment_key", b"segment_key", "segment_path", b"segment_path", "socket_port", b"socket_port", "transfers", b"transfers", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

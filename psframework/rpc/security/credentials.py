@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import os
 import secrets
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +94,7 @@ class Security:
             name: the server's name; "" accepts any of that role.
             options: further gRPC options.
         """
-        merged = channel_options(server_name=self._server_name(role, name), extra=options)
+        merged = channel_options(server_name=self.server_name(role, name), extra=options)
         if self.tls is None:
             inner = grpc.aio.insecure_channel(address, options=merged)
         else:
@@ -104,7 +105,7 @@ class Security:
         self, address: str, *, role: str = "", name: str = "", options: Options = ()
     ) -> grpc.Channel:
         """The same for a thread without an event loop (heartbeats)."""
-        merged = channel_options(server_name=self._server_name(role, name), extra=options)
+        merged = channel_options(server_name=self.server_name(role, name), extra=options)
         if self.tls is None:
             inner = grpc.insecure_channel(address, options=merged)
         else:
@@ -114,6 +115,14 @@ class Security:
     def server_credentials(self) -> grpc.ServerCredentials | None:
         """Credentials that demand a client certificate and take up renewed files; None for plaintext."""
         return self.tls.server_credentials() if self.tls else None
+
+    def socket_context(self, *, server_side: bool) -> ssl.SSLContext | None:
+        """What sockets beside gRPC make TLS with; None for plain TCP. ConfigurationError as `from_files`."""
+        return self.tls.socket_context(server_side=server_side) if self.tls else None
+
+    def server_name(self, role: str, name: str) -> str:
+        """What the certificate of a server must be for; "" without TLS, or for any role."""
+        return server_name(role, name) if self.tls and role else ""
 
     def check_token(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """Raises PermissionDenied unless the call's metadata shows our token (or we ask for none)."""
@@ -135,9 +144,6 @@ class Security:
                 f"refusing to serve plaintext on {host}, which other machines can reach: give --tls-dir "
                 "(`psf certs` makes the files), bind 127.0.0.1, or pass --plaintext if another layer encrypts"
             )
-
-    def _server_name(self, role: str, name: str) -> str:
-        return server_name(role, name) if self.tls and role else ""
 
 
 def is_loopback(host: str) -> bool:

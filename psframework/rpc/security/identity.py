@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+import socket
+import ssl
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from psframework.errors import ConfigurationError, PermissionDenied
@@ -98,8 +100,20 @@ def identity(context: AuthContext) -> Identity | None:
     auth = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):
         return None
-    for entry in auth.get("x509_subject_alternative_name", ()):
-        found = parse_uri(entry.decode("utf-8", "replace"))
+    return _named(entry.decode("utf-8", "replace") for entry in auth.get("x509_subject_alternative_name", ()))
+
+
+def socket_identity(sock: socket.socket) -> Identity | None:
+    """The same of a socket's other end, once TLS has shaken hands."""
+    if not isinstance(sock, ssl.SSLSocket):
+        return None
+    names: Any = (sock.getpeercert() or {}).get("subjectAltName", ())
+    return _named(value for kind, value in names if kind == "URI")
+
+
+def _named(entries: Iterable[str]) -> Identity:
+    for entry in entries:
+        found = parse_uri(entry)
         if found is not None:
             return found
     raise PermissionDenied(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class TlsFiles:
         self._lock = threading.Lock()  # gRPC asks for renewed files from its own threads
         self._loaded: tuple[Stamp, TlsPems] | None = None
         self._refused: Stamp = ()
+        self._contexts: dict[bool, tuple[Stamp, ssl.SSLContext]] = {}
 
     def __repr__(self) -> str:
         return f"TlsFiles({str(self.directory)!r})"
@@ -82,6 +84,29 @@ class TlsFiles:
                 "issue it anew into the same folder, and this process takes it up"
             )
         return grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
+
+    def socket_context(self, *, server_side: bool) -> ssl.SSLContext:
+        """What sockets beside gRPC make TLS with: the same files, and both sides show theirs.
+
+        Raises:
+            ConfigurationError: as `load`.
+        """
+        self.load()
+        with self._lock:
+            made = self._contexts.get(server_side)
+            if made is None or made[0] != self._stamp():
+                made = self._contexts[server_side] = self._stamp(), self._context(server_side)
+            return made[1]
+
+    def _context(self, server_side: bool) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(self.directory / CA_CERT)
+            context.load_cert_chain(self.directory / CERT, self.directory / KEY)
+        except OSError as error:  # replaced since they were checked
+            raise ConfigurationError(f"the files of {self.directory} do not fit: {error}") from error
+        return context
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Credentials that demand a client certificate and follow renewed files without a restart."""

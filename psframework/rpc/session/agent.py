@@ -19,6 +19,7 @@ from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.limits import AgentOptions
 from psframework.rpc.security.credentials import Security
+from psframework.rpc.security.identity import check_claim, socket_identity
 from psframework.rpc.service import MethodTable, Service
 from psframework.rpc.session.accept import Acceptor
 from psframework.rpc.session.adapter import unary_handler
@@ -30,6 +31,7 @@ from psframework.wire import shm
 from psframework.wire.lanes import Lane
 from psframework.wire.segment_server import SegmentServer
 from psframework.wire.shm import Segment
+from psframework.wire.sockets import SocketServer
 
 log = logging.getLogger("psframework.rpc")
 
@@ -77,6 +79,7 @@ class Agent:
         self._acceptor = Acceptor(identity, security, self._home, self._new_peer, self._is_fenced)
         self._keys: dict[bytes, Peer] = {}
         self._segment_server: SegmentServer | None = None
+        self._socket_server: SocketServer | None = None
         self._closed = self._ended = False
 
     @property
@@ -175,7 +178,31 @@ class Agent:
                 peer.fail("lease", f"{name} (incarnation {peer.info.incarnation}) was declared dead")
                 raise PeerLost(f"{name} was declared dead", peer=name, reason="lease", may_have_run=False)
             await peer.prove_shared_memory()
+            if peer.segments.proved:
+                await peer.shorten()
+            else:
+                self.spawn(peer.shorten())
             return peer
+
+    def listen(self, host: str, ports: Sequence[int] = (0,)) -> None:
+        """Takes TCP sockets too, so that sessions need not carry everything through gRPC.
+
+        Args:
+            host: where the server listens too.
+            ports: the first free one of these is taken. None free: everything stays with gRPC.
+        """
+        if not self.options.sockets or self._socket_server is not None:
+            return
+        server = SocketServer(self._take_socket, lambda: self._security.socket_context(server_side=True))
+        try:
+            server.listen(host, ports)
+        except ConfigurationError as error:
+            log.debug("all stays with gRPC: %s", error)
+            return
+        for key in self._keys:
+            server.expect(key)
+        self._socket_server = server
+        self._home.socket_port = server.port
 
     def lost(self, name: str, incarnation: int, reason: str = "lease") -> None:
         """Membership says that this life of a member is over: its calls fail now, and it may not return."""
@@ -221,6 +248,9 @@ class Agent:
         if self._segment_server is not None:
             server, self._segment_server = self._segment_server, None
             await server.__aexit__(None, None, None)
+        if self._socket_server is not None:
+            sockets, self._socket_server = self._socket_server, None
+            await sockets.close()
 
     async def __aenter__(self) -> Self:
         if Lane.SHM in self.options.lanes and shm.available():
@@ -286,8 +316,9 @@ class Agent:
         peer = Peer(info, self._home, segments, self._forget)
         self._peers.append(peer)
         self._keys[segments.key] = peer
-        if self._segment_server is not None:
-            self._segment_server.expect(segments.key)
+        for server in (self._segment_server, self._socket_server):
+            if server is not None:
+                server.expect(segments.key)
         return peer
 
     def _receive_segment(self, key: bytes, number: int, segment: Segment) -> None:
@@ -295,6 +326,11 @@ class Agent:
 
     def _receive_socket(self, key: bytes, number: int, sock: socket.socket) -> None:
         self._session(key).receive_socket(number, sock)
+
+    def _take_socket(self, key: bytes, number: int, sock: socket.socket) -> Callable[[socket.socket], None]:
+        peer = self._session(key)
+        check_claim(socket_identity(sock), peer.info.role, peer.info.name)
+        return peer.accept_socket(number)
 
     def _session(self, key: bytes) -> Peer:
         peer = self._keys.get(key)
@@ -307,8 +343,9 @@ class Agent:
             self._peers.remove(peer)
         self._acceptor.forget(peer)
         self._keys.pop(peer.segments.key, None)
-        if self._segment_server is not None:
-            self._segment_server.forget(peer.segments.key)
+        for server in (self._segment_server, self._socket_server):
+            if server is not None:
+                server.forget(peer.segments.key)
 
     def _is_fenced(self, name: str, incarnation: int) -> bool:
         return (name, incarnation) in self._dead

@@ -1,16 +1,19 @@
-"""The striped lane of one session: payloads in chunks over several streams, whichever has room next."""
+"""The striped lane of one session: payloads in chunks over several streams or sockets, whichever has room."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import grpc
 
 from psframework.errors import WireError
 from psframework.proto.v1.call_pb2 import Chunk as ChunkMessage
 from psframework.proto.v1.call_pb2 import TransferState
+from psframework.rpc.session.socket_stripe import SocketStripe
 from psframework.rpc.session.stream import ByteStream, Duplex
 from psframework.rpc.session.transfer import Feed, Key, Receiving, Sending, read_states
 from psframework.wire import codec
@@ -23,9 +26,16 @@ BACKLOG = 8 * CHUNK_BYTES
 FRAME_SECONDS = 10.0
 """How long a chunk may be ahead of the frame that announces its payload."""
 
+MOST_SOCKETS = 64
+"""Stripes over sockets that one connection may have."""
+
+T = TypeVar("T")
+
 
 class Bulk:
     """Payloads of one session on the striped lane.
+
+    Where there are sockets, chunks leave through them alone; streams of gRPC still take what comes.
 
     Args:
         may_come: whether a payload that nobody announced yet may still be announced.
@@ -34,7 +44,7 @@ class Bulk:
     """
 
     def __init__(self, may_come: Callable[[Key], bool], max_bytes: int, pool: BufferPool) -> None:
-        self._may_come = may_come
+        self.may_come = may_come
         self._max_bytes = max_bytes
         self._pool = pool
         self._sending: dict[Key, Sending] = {}
@@ -42,6 +52,7 @@ class Bulk:
         self._receiving: dict[Key, Receiving] = {}
         self._early: dict[Key, asyncio.Event] = {}
         self._stripes: list[Stripe] = []
+        self._sockets: list[SocketStripe] = []
         self._writers: list[asyncio.Future[None]] = []
         self._makers: list[asyncio.Future[None]] = []
         self._open_stripes: Callable[[], None] | None = None
@@ -79,11 +90,15 @@ class Bulk:
         _wake(self._makers)
 
     def next_message(self) -> bytes | None:
-        """The next chunk to write, encoded, of whichever payload has its turn; None if there is none."""
+        """The next chunk for a stream of gRPC, encoded; None if there is none, or sockets take it."""
+        return self.next_chunk(Sending.next_message) if not self._sockets else None
+
+    def next_chunk(self, take: Callable[[Sending], T]) -> T | None:
+        """`take` of whichever payload has its turn; None if no chunk is to be sent."""
         if not self._turns:
             return None
         sending = self._turns.popleft()
-        message = sending.next_message()
+        message = take(sending)
         if sending.has_chunks:
             self._turns.append(sending)
         if sending.backlog <= BACKLOG:
@@ -124,23 +139,40 @@ class Bulk:
         """Takes one chunk. WireError if it can't be right."""
         chunk, data = codec.decode(message, ChunkMessage, max_header=256)
         key = (chunk.call, chunk.reply)
-        receiving = self._receiving.get(key)
+        receiving = self._receiving.get(key) or await self.announced(key)
         if receiving is None:
-            if not self._may_come(key):
-                return
-            receiving = await self._announced(key)
-            if receiving is None:
-                return
-        if receiving.accept(chunk, data):
-            self._receiving.pop(key, None)
+            return
+        if receiving.accept(chunk.part, chunk.offset, data):
+            self.is_complete(key)
 
-    async def _announced(self, key: Key) -> Receiving | None:
+    def receiving(self, key: Key) -> Receiving | None:
+        """A payload that is arriving, if a frame has announced it."""
+        return self._receiving.get(key)
+
+    def is_complete(self, key: Key) -> None:
+        """The last chunk of a payload has come."""
+        self._receiving.pop(key, None)
+
+    def take(self, nbytes: int) -> memoryview:
+        """Memory for what can't be received in its place."""
+        return self._pool.take(nbytes)
+
+    async def announced(self, key: Key) -> Receiving | None:
+        """Waits for the frame that announces a payload; None if it is not wanted any more.
+
+        Raises:
+            WireError: none came.
+        """
+        if key in self._receiving or not self.may_come(key):
+            return self._receiving.get(key)
         event = self._early.setdefault(key, asyncio.Event())
         try:
             async with asyncio.timeout(FRAME_SECONDS):
                 await event.wait()
         except TimeoutError:
-            raise WireError(f"chunks of a payload that no frame announced: {key}") from None
+            # After a pause of the loop both are due at once: the frame that was there all along, and the end.
+            if not event.is_set():
+                raise WireError(f"chunks of a payload that no frame announced: {key}") from None
         return self._receiving.get(key)
 
     # Connections
@@ -160,8 +192,12 @@ class Bulk:
         """The connection has ended, and its stripes with it."""
         self._open_stripes = None
         stripes, self._stripes = self._stripes, []
+        sockets, self._sockets = self._sockets, []
         for stripe in stripes:
             stripe.close()
+        for each in sockets:
+            each.close()
+        _wake(self._writers)  # they are not to be kept for chunks that others will write
 
     def states(self) -> list[TransferState]:
         """What has not arrived yet, for the other end."""
@@ -191,6 +227,19 @@ class Bulk:
             if stripe in self._stripes:
                 self._stripes.remove(stripe)
 
+    async def run_socket(self, sock: socket.socket) -> BaseException | None:
+        """The same over a socket, which is taken over; it ends at once if there are too many."""
+        if len(self._sockets) >= MOST_SOCKETS:
+            sock.close()
+            return WireError(f"more than {MOST_SOCKETS} sockets for stripes")
+        stripe = SocketStripe(sock, self)
+        self._sockets.append(stripe)
+        try:
+            return await stripe.pump()
+        finally:
+            if stripe in self._sockets:
+                self._sockets.remove(stripe)
+
     def close(self) -> None:
         """The peer is lost."""
         self.detach()
@@ -203,9 +252,16 @@ class Bulk:
 
     async def wait_for_chunks(self) -> None:
         """Returns when `next_message` may have something."""
+        await self._waiter()
+
+    def when_chunks(self, callback: Callable[[], None]) -> None:
+        """Calls `callback`, once, when `next_chunk` may have something."""
+        self._waiter().add_done_callback(lambda _: callback())
+
+    def _waiter(self) -> asyncio.Future[None]:
         waiter = asyncio.get_running_loop().create_future()
         self._writers.append(waiter)
-        await waiter
+        return waiter
 
 
 class Stripe(Duplex):

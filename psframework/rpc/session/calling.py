@@ -40,6 +40,7 @@ class Home:
         methods: what peers may call here.
         pool: receive buffers.
         segment_path: socket at which this process takes segments; "" if it takes none.
+        socket_port: TCP port at which it takes sockets of sessions; 0 if it takes none.
         spawn: starts work that the agent owns and ends.
     """
 
@@ -47,6 +48,7 @@ class Home:
     methods: MethodTable
     pool: BufferPool = field(default_factory=BufferPool)
     segment_path: str = ""
+    socket_port: int = 0
     spawn: Callable[[Coroutine[Any, Any, None]], None] = _refuse_work
 
 

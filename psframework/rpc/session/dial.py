@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -21,12 +22,14 @@ from psframework.rpc.session import frames, handshake
 from psframework.rpc.session.frames import Hello, Identity, Welcome
 from psframework.rpc.session.peer import Home, Peer
 from psframework.rpc.session.segments import Segments
+from psframework.rpc.session.sockets import Place, Sockets
 from psframework.rpc.session.stream import Link, close_quietly
 from psframework.rpc.status import from_rpc_error
 
 CONNECT = "/psframework.proto.v1.CallService/Connect"
 STRIPE = "/psframework.proto.v1.CallService/Stripe"
 FIRST_PAUSE, LONGEST_PAUSE, SHORTEST_TRY = 0.02, 0.25, 0.01
+SOCKET_STRIPES = 2
 MANY_SECONDS = 1.5
 TELL_SECONDS = 5.0
 
@@ -60,8 +63,9 @@ class Target:
 class Connection:
     """One open connection: a channel with the call stream on it, welcomed by the other side."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
         self.channel = channel
+        self.address = address
         self.stream: Any = channel.stream_stream(CONNECT)()
         self.welcome = Welcome()
 
@@ -162,7 +166,9 @@ class Dialer:
     ) -> BaseException | None:
         link = peer.new_link(connection.stream, self._attempts)
         try:
-            peer.attach(connection.welcome.state, link, lambda: self._open_stripes(peer, link, connection))
+            sockets = self._sockets(peer, link, connection)
+            open_stripes = partial(self._open_stripes, peer, link, connection, sockets)
+            peer.attach(connection.welcome.state, link, open_stripes, sockets)
             if opened.done():
                 self._home.spawn(peer.shorten())
             else:
@@ -173,11 +179,31 @@ class Dialer:
         finally:
             peer.detach(link)
 
-    def _open_stripes(self, peer: Peer, link: Link, connection: Connection) -> None:
-        attempt = self._attempts
-        for _ in range(self._options.stripes):
-            task = asyncio.create_task(self._stripe(peer, link, connection, attempt), name="psf-stripe")
-            self._stripes.add(task)
+    def _sockets(self, peer: Peer, link: Link, connection: Connection) -> Sockets | None:
+        state, host = connection.welcome.state, connection.address.rpartition(":")[0].strip("[]")
+        if not (self._options.sockets and state.socket_port and state.segment_key and host):
+            return None
+        server_name = self._security.server_name(peer.info.role, peer.info.name)
+        place = Place(host, state.socket_port, state.segment_key, server_name)
+        return Sockets(link, place, partial(self._security.socket_context, server_side=False))
+
+    def _open_stripes(self, peer: Peer, link: Link, connection: Connection, sockets: Sockets | None) -> None:
+        if sockets is None or not sockets.moved:  # nothing waits for sockets that may not come
+            for _ in range(self._options.stripes):
+                self._begin(self._stripe(peer, link, connection, self._attempts))
+        if sockets is not None:
+            for _ in range(SOCKET_STRIPES):
+                self._begin(self._socket_stripe(peer, link, connection, sockets))
+
+    def _begin(self, stripe: Coroutine[Any, Any, None]) -> None:
+        self._stripes.add(asyncio.create_task(stripe, name="psf-stripe"))
+
+    async def _socket_stripe(self, peer: Peer, link: Link, connection: Connection, sockets: Sockets) -> None:
+        moved, sock = sockets.moved, await sockets.open(stripe=True)
+        if sock is not None:
+            await peer.run_socket(sock, link)
+        elif moved:  # none of gRPC was opened for this one
+            await self._stripe(peer, link, connection, link.number)
 
     async def _stripe(self, peer: Peer, link: Link, connection: Connection, attempt: int) -> None:
         stream: Any = connection.channel.stream_stream(STRIPE)()
@@ -229,7 +255,7 @@ class Dialer:
     async def _connect(self, address: str, deadline: Deadline) -> Connection:
         expected = self._target.expected
         channel = self._security.channel(address, role=expected.role, name=expected.name)
-        connection = Connection(channel)
+        connection = Connection(channel, address)
         seconds = min(deadline.remaining(), self._options.handshake_seconds)
         if len(self._target.addresses) > 1:  # one that swallows packets must not take the others' time
             seconds = min(seconds, max(MANY_SECONDS, seconds / len(self._target.addresses)))
@@ -255,7 +281,10 @@ class Dialer:
         if peer:
             state = peer.state()
         else:
-            state = handshake.link_state(self._options, self._home.segment_path, self._segments.key)
+            home = self._home
+            state = handshake.link_state(
+                self._options, home.segment_path, self._segments.key, home.socket_port
+            )
         expected = handshake.identity_of(peer.info) if peer else self._target.expected
         return Hello(
             protocol=frames.PROTOCOL,

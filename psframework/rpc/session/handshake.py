@@ -123,14 +123,17 @@ def refusal(error: PsfError) -> bytes:
     return welcome_message(Welcome(refused=error_to_detail(error)))
 
 
-def link_state(options: AgentOptions, segment_path: str, segment_key: bytes) -> LinkState:
+def link_state(
+    options: AgentOptions, segment_path: str, segment_key: bytes, socket_port: int = 0
+) -> LinkState:
     """What a side offers; a resumed session adds how far it has come."""
     lanes = options.lanes if segment_path else options.lanes - {Lane.SHM}
     return LinkState(
         window=options.window_bytes,
         lanes=[frames.NUMBERS[lane] for lane in sorted(lanes, key=lambda lane: lane.value)],
         segment_path=segment_path,
-        segment_key=segment_key if segment_path else b"",
+        segment_key=segment_key if segment_path or socket_port else b"",
+        socket_port=socket_port,
     )
 
 
@@ -149,3 +152,5 @@ def _check_state(state: LinkState) -> None:
         raise WireError(f"a window of {state.window} bytes; at least {MIN_WINDOW} are needed")
     if len(state.segment_path) > 4096 or len(state.segment_key) > 64 or len(state.lanes) > 64:
         raise WireError("a handshake with fields that are too long")
+    if state.socket_port > 65535:
+        raise WireError(f"{state.socket_port} is no port")

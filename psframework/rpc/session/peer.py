@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from psframework.errors import ConfigurationError, PeerLost, PsfError, WireError
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.room import Room
-from psframework.rpc.session import frames, handshake
+from psframework.rpc.session import frames, handshake, sockets
 from psframework.rpc.session.bulk import Bulk
 from psframework.rpc.session.calling import Calling, Home
 from psframework.rpc.session.dispatch import Dispatcher
@@ -19,6 +19,7 @@ from psframework.rpc.session.frames import Frame, LinkState
 from psframework.rpc.session.replies import Replies
 from psframework.rpc.session.segments import Segments
 from psframework.rpc.session.session import Session
+from psframework.rpc.session.sockets import Sockets
 from psframework.rpc.session.stream import EARLY, ByteStream, Link, Port
 from psframework.rpc.session.transfer import Key
 from psframework.wire.lanes import Lane, LaneStats
@@ -66,6 +67,7 @@ class Peer(Calling):
         segments.devices.bind(port.post, home.spawn)
         self._mourners: dict[object, Callable[[], None]] = {}
         self._closing = False
+        self._sockets: Sockets | None = None
         self._ended = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -141,15 +143,26 @@ class Peer(Calling):
 
     def state(self) -> LinkState:
         """What the other side must know of this one when a connection begins."""
-        state = handshake.link_state(self._home.options, self._home.segment_path, self.segments.key)
+        home = self._home
+        state = handshake.link_state(home.options, home.segment_path, self.segments.key, home.socket_port)
         session = self._port.session
         state.received, state.consumed, state.consumed_replies = session.report()
         state.transfers.extend(self.bulk.states())
         return state
 
-    def attach(self, state: LinkState, link: Link, open_stripes: Callable[[], None]) -> None:
-        """A connection begins; replaces the one before it. WireError if the two ends do not fit together."""
+    def attach(
+        self, state: LinkState, link: Link, open_stripes: Callable[[], None], sockets: Sockets | None = None
+    ) -> None:
+        """A connection begins; replaces the one before it. WireError if the two ends do not fit together.
+
+        Args:
+            state: what the other end said.
+            link: the connection.
+            open_stripes: has the striped lane's streams opened.
+            sockets: the connection's own, where this side may open some.
+        """
         self.detach(self._port.link)
+        self._sockets = sockets
         port = self._port
         port.session.set_window(state.window)
         port.session.resume(state.received)
@@ -167,6 +180,9 @@ class Peer(Calling):
         if link is None or self._port.link is not link:
             return False
         link.close()
+        if self._sockets is not None:
+            self._sockets.close()
+            self._sockets = None
         self.bulk.detach()
         self._port.attach(None)
         if self._closing:
@@ -181,13 +197,19 @@ class Peer(Calling):
         """Finds out whether both ends are on one host, if both offered the lane."""
         if Lane.SHM in self._port.agreed and await self.segments.prove():
             self._port.lanes = self._port.agreed
-            await self.shorten()
 
     async def shorten(self) -> None:
-        """Both ends are on one host: moves what the connection of the moment carries to a Unix socket."""
+        """Moves what the connection of the moment carries from gRPC to a socket, where that can be.
+
+        To a Unix socket if both ends are on one host, else to one of TCP.
+        """
         link = self._port.link
-        if link is None or not self.segments.proved:
-            return
+        if self.segments.proved and link is not None:
+            await self._shorten_here(link)
+        elif self._sockets is not None:
+            await self._sockets.shorten()
+
+    async def _shorten_here(self, link: Link) -> None:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -207,6 +229,28 @@ class Peer(Calling):
         if Lane.SHM not in self._port.agreed or link is None or link.number != number:
             raise WireError(f"connection {number} takes no socket")
         link.shorten(sock)
+
+    def accept_socket(self, number: int) -> Callable[[socket.socket], None]:
+        """The peer has opened a TCP socket; returns what takes it over. WireError refuses it."""
+        link = self._port.link
+        connection, stripe = sockets.read_number(number)
+        if link is None or link.number != connection:
+            raise WireError(f"connection {connection} takes no socket")
+        if not stripe:
+            return link.shorten
+        return lambda sock: self._home.spawn(self.run_socket(sock, link))
+
+    async def run_socket(self, sock: socket.socket, link: Link) -> None:
+        """Moves chunks over a socket until it ends, and the connection with it: some may be lost."""
+        if self._port.link is not link:  # another has begun meanwhile, and must not lose chunks in this one
+            sock.close()
+            return
+        try:
+            error = await self.bulk.run_socket(sock)
+            if isinstance(error, WireError):
+                self.fail("refused", f"{self.info.name} broke the protocol: {error}")
+        finally:
+            link.close()
 
     def receive_segment(self, number: int, segment: Segment) -> None:
         """The peer handed a segment over. WireError refuses it."""

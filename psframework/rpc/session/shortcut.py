@@ -1,4 +1,4 @@
-"""The call stream between two processes of one host: a Unix socket, in place of gRPC's.
+"""The call stream over a socket, in place of gRPC's: a Unix one on one host, one of TCP between hosts.
 
 Through gRPC each message crosses a thread at either end, and wakes the event loop twice. Here the loop reads
 and writes the socket itself, which takes a third of the time. The gRPC stream stays open beside it: it proved
@@ -16,13 +16,14 @@ from typing import Final
 
 from psframework.errors import WireError
 from psframework.rpc.session import frames
+from psframework.wire.sockets import Watch
 
 READ_BYTES: Final = 1 << 16
 _LENGTH: Final = struct.Struct("<I")
 
 
 class Shortcut:
-    """Messages over one connected Unix socket, each after its length.
+    """Messages over one connected socket, each after its length.
 
     Args:
         sock: the socket; owned from here on.
@@ -46,6 +47,7 @@ class Shortcut:
         self._leaving = memoryview(b"")
         self._sent: Callable[[BaseException | None], None] | None = None
         self._closed = False
+        self._watch = Watch(sock, self._fail)
 
     def start(self) -> None:
         """Takes what comes, from now on."""
@@ -78,6 +80,7 @@ class Shortcut:
         if self._closed:
             return
         self._closed = True
+        self._watch.close()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()

@@ -29,6 +29,9 @@ A message with more is taken so many at a time, and what they begin runs before 
 while the rest is taken.
 """
 
+SHORTCUT_SECONDS = 5.0
+"""How long the other end's first message on a socket may be ahead of the socket."""
+
 REPORT_SECONDS = 0.05
 """How long an acknowledgement may wait for a frame to ride on."""
 
@@ -160,35 +163,47 @@ class Link(Duplex):
         self._turn: asyncio.Handle | None = None
         self._report: asyncio.TimerHandle | None = None
         self._report_due = False
+        self._overdue: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         """Ends the pumps; `pump` returns soon after."""
         super().close()
-        for handle in (self._turn, self._report):
+        for handle in (self._turn, self._report, self._overdue):
             if handle is not None:
                 handle.cancel()
-        self._turn = self._report = None
+        self._turn = self._report = self._overdue = None
         if self._shortcut is not None:
             self._shortcut.close()
             self._shortcut = None  # each refers to the other, and gRPC keeps its socket as long as this lives
 
     def shorten(self, sock: socket.socket) -> None:
-        """Each end has one of a Unix socket: what leaves goes that way, after a message that says so."""
+        """Each end has one of a socket: what leaves goes that way, after a message that says so."""
         if self._closed or self._shortcut is not None:
             sock.close()
             return
         self._shortcut = Shortcut(sock, self._take, self._broke)
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
         if self._arrives_there:
             self._shortcut.start()
         self._report_due = True
         self.wake()
 
     def expect_shortcut(self) -> None:
-        """The other end said that all that follows comes through the socket."""
-        if not self._arrives_there:
-            self._arrives_there = True
-            if self._shortcut is not None:
-                self._shortcut.start()
+        """The other end said that all that follows comes through the socket.
+
+        It may have taken one that was given up here meanwhile, since its answer came too late. What it wrote
+        there is lost, so the connection must be made anew.
+        """
+        if self._arrives_there or self._closed:
+            return
+        self._arrives_there = True
+        if self._shortcut is not None:
+            self._shortcut.start()
+        else:
+            error = ConnectionError("the other end writes to a socket that is not here")
+            self._overdue = asyncio.get_running_loop().call_later(SHORTCUT_SECONDS, self._broke, error)
 
     def wake(self, *, now: bool = False) -> None:
         """There is something to write: next turn of the loop, with all that comes till then; or `now`.

@@ -75,12 +75,21 @@ class Sending:
 
     def next_message(self) -> bytes:
         """The next chunk, encoded: the one copy that is made on the way out."""
-        chunk = self._chunks.popleft()
-        self.backlog -= chunk.nbytes
+        chunk = self._pop()
         call, reply = self.key
         head = ChunkMessage(call=call, reply=reply, part=chunk.part, offset=chunk.offset)
         head.padding = _padding(head.ByteSize())
         return codec.encode(head, pieces(self._parts, chunk))  # type: ignore[arg-type]
+
+    def next_pieces(self) -> tuple[Key, Chunk, list[memoryview]]:
+        """The next chunk, and views of its bytes where they lie."""
+        chunk = self._pop()
+        return self.key, chunk, pieces(self._parts, chunk)  # type: ignore[arg-type]
+
+    def _pop(self) -> Chunk:
+        chunk = self._chunks.popleft()
+        self.backlog -= chunk.nbytes
+        return chunk
 
     def _queue(self, part: int, offset: int, nbytes: int) -> None:
         self.backlog += nbytes
@@ -116,12 +125,28 @@ class Receiving:
         for part in self._assembly.empty_parts:
             self._feed(part, memoryview(b""))
 
-    def accept(self, chunk: ChunkMessage, data: memoryview) -> bool:
+    def accept(self, part: int, offset: int, data: memoryview) -> bool:
         """Takes one chunk; returns whether the payload is complete with it."""
-        completed = self._assembly.accept(chunk.part, chunk.offset, data)
-        for part in completed:
+        return self._completed(self._assembly.accept(part, offset, data))
+
+    def place(self, chunk: Chunk) -> memoryview | None:
+        """As `Assembly.place`."""
+        return self._assembly.place(chunk)
+
+    def landed(self, chunk: Chunk) -> bool:
+        """A chunk is in its place; returns whether the payload is complete with it."""
+        return self._completed(self._assembly.landed(chunk))
+
+    def give_up(self, chunk: Chunk) -> None:
+        """As `Assembly.give_up`."""
+        self._assembly.give_up(chunk)
+
+    def _completed(self, parts: Iterable[int]) -> bool:
+        fed = False
+        for part in parts:
             self._feed(part, self._assembly.part(part))
-        if completed and self._assembly.complete:
+            fed = True
+        if fed and self._assembly.complete:
             self._done()
             return True
         return False

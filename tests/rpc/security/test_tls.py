@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import pytest
 
 from psframework.errors import ConfigurationError
@@ -81,3 +83,18 @@ def test_renewed_files_are_taken_up_and_half_renewed_ones_are_not(folder, tmp_pa
     assert files._renewed() is None and files._loaded[1] is first
     (folder / "key.pem").write_bytes(new_key)
     assert files._renewed() is not None and files.load().certificate != first.certificate
+
+
+def test_sockets_take_up_renewed_files_too(folder, tmp_path):
+    files = TlsFiles(folder)
+    first = files.socket_context(server_side=True)
+    assert files.socket_context(server_side=True) is first is not files.socket_context(server_side=False)
+    assert first.verify_mode is ssl.CERT_REQUIRED and not first.check_hostname
+    assert files.socket_context(server_side=False).check_hostname
+    other = certificates.issue(tmp_path, "worker", "w1")
+    for name in ("cert.pem", "key.pem"):
+        (folder / name).write_bytes((other / name).read_bytes())
+    assert files.socket_context(server_side=True) is not first
+    (folder / "key.pem").unlink()
+    with pytest.raises(ConfigurationError, match="missing"):
+        files.socket_context(server_side=True)

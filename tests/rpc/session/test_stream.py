@@ -1,6 +1,7 @@
 """The pumps: frames that wait leave together, acknowledgements ride along, both pumps end together."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import grpc
 import pytest
 
 from psframework.errors import WireError
-from psframework.rpc.session import frames
+from psframework.rpc.session import frames, stream
 from psframework.rpc.session.frames import Frame, FrameBatch
 from psframework.rpc.session.session import Session
 from psframework.rpc.session.stream import REPORT_SECONDS, Link, Port
@@ -167,3 +168,25 @@ async def test_a_write_may_wait_for_anything_and_its_cancellation_is_the_streams
     port.post(cancel(3))
     await asyncio.sleep(0)
     assert len(pipe.written) == 2
+
+
+@pytest.mark.parametrize("comes", [False, True])
+async def test_a_socket_that_the_other_end_writes_to_must_come(
+    monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    monkeypatch.setattr(stream, "SHORTCUT_SECONDS", 0.05)
+    link = Link(Pipe(), Port(Session()), lambda data: ())
+    pump = asyncio.create_task(link.pump())
+    await asyncio.sleep(0)
+    link.expect_shortcut()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        if comes:
+            link.shorten(ours)
+            await asyncio.sleep(0.1)
+            assert not pump.done()
+            link.close()
+            assert await pump is None
+        else:
+            assert isinstance(await pump, ConnectionError)
+            assert not link._overdue

@@ -33,7 +33,7 @@ class Sink:
     def take(self, message: bytes) -> None:
         chunk, data = codec.decode(message, Chunk)
         assert (chunk.call, chunk.reply) == KEY and 0 < len(data) <= CHUNK_BYTES
-        self.receiving.accept(chunk, data)
+        self.receiving.accept(chunk.part, chunk.offset, data)
 
 
 @settings(deadline=None)  # it moves megabytes, and the machine may be busy
