@@ -33,7 +33,10 @@ async def main():
         print("argv", sys.argv[1:])
         print("here", os.getpid(), cluster.name, os.environ["RANK"], os.environ["WORLD_SIZE"])
         await cluster.barrier("start", int(os.environ["WORLD_SIZE"]))
+        while len(cluster.members("trainer")) < int(os.environ["WORLD_SIZE"]):
+            await asyncio.sleep(0.01)  # the view comes by another stream than the barrier's answer
         print("members", sorted(m.name for m in cluster.members()))
+        await cluster.barrier("seen", int(os.environ["WORLD_SIZE"]))  # nobody leaves before
         print("threads right", facts()["blas_threads"] == max(1, cores() // int(os.environ["WORLD_SIZE"])))
         if "--call" in sys.argv:
             print("worker says", await cluster.rpc_async("worker-0", double, (21,)))
