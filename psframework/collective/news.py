@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from psframework.collective.carrier import SERVICE
 from psframework.collective.recorder import Standing
 from psframework.collective.seat import Seat
+from psframework.errors import PeerLost
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.errand import Errand, Operation
@@ -54,9 +55,21 @@ class News:
         if len(seat.members) > EVERYBODY:
             self.failed(seat, error)
 
-    async def closed(self, seat: Seat, completed: int, *, wait: bool = True) -> None:
-        """This rank has closed the group after that operation; returns once the others know, or at once."""
-        told = self._tell(seat, pb.AbortRequest(group=seat.id, source=seat.rank, completed=completed))
+    async def closed(
+        self, seat: Seat, completed: int, why: BaseException | None = None, *, wait: bool = True
+    ) -> None:
+        """This rank has closed the group after that operation; returns once the others know, or at once.
+
+        Args:
+            seat: its seat.
+            completed: the operation.
+            why: what the group had ended with: a loss the others may not have heard of yet.
+            wait: until they know.
+        """
+        request = pb.AbortRequest(group=seat.id, source=seat.rank, completed=completed)
+        if isinstance(why, PeerLost) and why.rank != seat.rank:
+            request.error.CopyFrom(error_to_detail(why))
+        told = self._tell(seat, request)
         if told and wait:
             await asyncio.wait(told, timeout=CLOSE_SECONDS)
 

@@ -192,10 +192,10 @@ class Seat:
         self.abort(lost)
         self._tell(self, lost)  # not all have a session with it
 
-    def depart(self, rank: int, completed: int) -> None:
-        """A rank has closed the group in order, after that operation."""
+    def depart(self, rank: int, completed: int, why: PeerLost | None = None) -> None:
+        """A rank has closed the group in order, after that operation; maybe because of another's loss."""
         self.departed.add(rank)
-        error = PeerLost(
+        error = why or PeerLost(
             f"{self.who(rank)} has closed group {self.id.name!r} after operation {completed}",
             peer=self.names[rank],
             reason="closed",

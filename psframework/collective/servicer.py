@@ -8,7 +8,7 @@ from typing import Protocol
 from psframework.collective.carrier import SERVICE
 from psframework.collective.post import Key, Letter
 from psframework.collective.seat import Seat
-from psframework.errors import ContextClosed, PermissionDenied, WireError
+from psframework.errors import ContextClosed, PeerLost, PermissionDenied, WireError
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.call import Call
 from psframework.rpc.deadline import Deadline
@@ -84,13 +84,15 @@ class CollectiveService:
         except ContextClosed:
             return pb.AbortReply()  # it has ended here too
         seat.check(request.source, caller)
-        if request.HasField("error"):
-            error, first = detail_to_error(request.error), seat.error is None
-            seat.abort(error)
-            if first:
-                self._seats.pass_on(seat, error)
-        else:
-            seat.depart(request.source, request.completed)
+        error = detail_to_error(request.error) if request.HasField("error") else None
+        if error is None or request.completed:
+            why = error if isinstance(error, PeerLost) else None
+            seat.depart(request.source, request.completed, why)
+            return pb.AbortReply()
+        first = seat.error is None
+        seat.abort(error)
+        if first:
+            self._seats.pass_on(seat, error)
         return pb.AbortReply()
 
     async def report(self, request: pb.ReportRequest, call: Call) -> pb.ReportReply:

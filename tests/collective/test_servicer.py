@@ -106,6 +106,17 @@ async def test_an_orderly_end(world: World) -> None:
     assert [after for _, after in group.ends] == [4]
 
 
+async def test_who_leaves_because_another_is_gone_says_so(world: World) -> None:
+    (seat,) = world.members["a"].seats
+    group = Group()
+    seat.group = cast(Any, group)
+    lost = PeerLost("rank 2 (c) has closed group 'g' after operation 4", peer="c", rank=2)
+    await tell(world, "b", "Abort", source=1, completed=4, error=error_to_detail(lost))
+    ((error, after),) = group.ends
+    assert (str(error), cast(PeerLost, error).rank, after) == (str(lost), 2, 4)
+    assert seat.departed == {1} and seat.error is None  # what b took part in may end well
+
+
 async def test_a_report_says_where_the_rank_is(world: World) -> None:
     (seat,) = world.members["a"].seats
     assert await tell(world, "b", "Report") == pb.ReportReply()  # it is not set up yet

@@ -461,7 +461,9 @@ class AbortRequest(_message.Message):
 
     @_builtins.property
     def error(self) -> _error_pb2.ErrorDetail:
-        """Error ends the group for all; unset if the sender has closed it in order."""
+        """Error ends the group for all; unset if the sender has closed it in order. With `completed`: it has closed it
+        because of this.
+        """
 
     def __init__(
         self,
