@@ -67,7 +67,7 @@ class News:
             wait: until they know.
         """
         request = pb.AbortRequest(group=seat.id, source=seat.rank, completed=completed)
-        if isinstance(why, PeerLost) and why.rank != seat.rank:
+        if completed and isinstance(why, PeerLost) and why.rank != seat.rank:
             request.error.CopyFrom(error_to_detail(why))
         told = self._tell(seat, request)
         if told and wait:
