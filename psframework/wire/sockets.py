@@ -244,9 +244,12 @@ async def connect(
         raise DeadlineExceeded(f"no answer within {seconds} s from {host}:{port}") from None
     except OSError as error:
         failure = error
-    if isinstance(failure, PsfError):
-        raise failure
-    raise PeerLost(f"can't connect to {host}:{port}: {failure}", reason="refused") from None
+    try:
+        if isinstance(failure, PsfError):
+            raise failure
+        raise PeerLost(f"can't connect to {host}:{port}: {failure}", reason="refused") from None
+    finally:
+        del failure  # it refers to this frame, and the frame to it
 
 
 async def _prove(sock: socket.socket, session_key: bytes, number: int) -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import struct
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -84,6 +86,25 @@ async def test_another_key_and_a_forgotten_one_are_refused() -> None:
         with pytest.raises(WireError, match="closed the connection"):
             await connect("127.0.0.1", door.server.port, KEY, 1)
         assert not door.taken
+
+
+async def test_a_refusal_is_freed_without_the_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with opened() as door:
+            port = door.server.port
+            for key, closed in ((OTHER, False), (KEY, True)):
+                if closed:
+                    await door.server.close()
+                refused = []
+                try:
+                    await connect("127.0.0.1", port, key, 1)
+                except PsfError as error:
+                    refused.append(weakref.ref(error))
+                assert refused and refused[0]() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_listener_that_does_not_know_the_key_learns_none() -> None:
