@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +28,19 @@ _CHUNK: Final = 1 << 25
 
 _PARAMS: Final = "params"
 _STEP: Final = "step"
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """One step, in as many calls as it takes.
+
+    Attributes:
+        own: bytes of this rank's share, once it is updated.
+        attempt: to update the share and give it to the others, while it is under way.
+    """
+
+    own: Array | None = None
+    attempt: asyncio.Task[None] | None = None
 
 
 class ShardedOptimizer:
@@ -90,6 +105,8 @@ class ShardedOptimizer:
             groups.append({**each, _PARAMS: [(names.get(p.parameter, ""), p.tensor) for p in mine]})
             first = last
         self._mine = Optimizer(groups, rule)  # over `_parts`, in their order
+        self._turn = asyncio.Lock()
+        self._step: _Step | None = None  # one that has not ended well yet
 
     def __repr__(self) -> str:
         return f"ShardedOptimizer({self._whole.rule}, rank {self._group.rank} of {self._group.size})"
@@ -105,13 +122,17 @@ class ShardedOptimizer:
         return self._mine.state_nbytes
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As an Optimizer's."""
+        """As an Optimizer's. A step that failed or was cancelled is given up: the next one is another."""
         self._whole.zero_grad(set_to_none)
+        self._step = None
 
     async def step(self, scaler: GradScaler | None = None, timeout: float | None = None) -> bool:
         """Updates every parameter that has a gradient; when it returns, all of them are new on this rank.
 
-        All ranks call it, with the same gradients. If it raises, parameters may be new in part.
+        All ranks call it, with the same gradients. If it raises, parameters may be new in part; the next call
+        (on all ranks where it raised) finishes that step: a share that is new is not updated once more.
+
+        Cancelling it does not stop it, since the other ranks wait for it: the next call waits for its end.
 
         Args:
             scaler: unscales the gradients if that is still to be done; the step is not taken if one of them
@@ -125,24 +146,42 @@ class ShardedOptimizer:
             CollectiveMismatch: another rank could not update its share; says why.
             PsfError: as the group's all_gather.
         """
-        if scaler is not None and not scaler.ready(self):
-            return False
-        try:
-            own = await compute(self._update)
-        except Exception as error:
-            with contextlib.suppress(PsfError):
-                await self._group.refuse(f"ShardedOptimizer.step: {type(error).__name__}: {error}", timeout)
-            raise
-        if self._group.size > 1:
-            for start in range(0, own.size, _CHUNK):
-                everywhere = await self._group.all_gather(own[start : start + _CHUNK], timeout)
-                await compute(self._take_over, everywhere, start)
-        for parameter in self._parameters:
-            parameter.bump_version()
+        if self._step is None:
+            if scaler is not None and not scaler.ready(self):
+                return False
+            self._step = _Step()
+        step = self._step
+        if step.attempt is None:
+            step.attempt = asyncio.get_running_loop().create_task(self._attempt(step, timeout))
+        attempt = step.attempt
+        await asyncio.wait([attempt])
+        if step.attempt is attempt:
+            step.attempt = None
+        attempt.result()
+        if self._step is step:
+            self._step = None
         return True
 
-    def _update(self) -> Array:
-        """Steps this rank's pieces; their bytes, in an array as long as that of the rank with most."""
+    async def _attempt(self, step: _Step, timeout: float | None) -> None:
+        async with self._turn:
+            try:
+                own = await compute(self._update, step)
+            except Exception as error:
+                with contextlib.suppress(PsfError):
+                    why = f"ShardedOptimizer.step: {type(error).__name__}: {error}"
+                    await self._group.refuse(why, timeout)
+                raise
+            if self._group.size > 1:
+                for start in range(0, own.size, _CHUNK):
+                    everywhere = await self._group.all_gather(own[start : start + _CHUNK], timeout)
+                    await compute(self._take_over, everywhere, start)
+            for parameter in self._parameters:
+                parameter.bump_version()
+
+    def _update(self, step: _Step) -> Array:
+        """Steps this rank's pieces, once; their bytes, in an array as long as that of the rank with most."""
+        if step.own is not None:
+            return step.own
         for ours, mine in zip(self.param_groups, self._mine.param_groups):
             mine.update({name: value for name, value in ours.items() if name != _PARAMS})
         for part in self._parts:
@@ -152,6 +191,7 @@ class ShardedOptimizer:
         n = max(nbytes(share, self._extents) for share in self._shares)
         own: Array = xp(self._parameters[0].data).empty(n, np.uint8)
         pack(self._parameters, self._shares[self._group.rank], self._extents, own)
+        step.own = own
         return own
 
     def _take_over(self, everywhere: Array, start: int) -> None:
@@ -165,9 +205,10 @@ class ShardedOptimizer:
 
         All ranks call it. It can be loaded by a sharded optimizer of any number of ranks, or by an Optimizer.
         """
-        saved = (await compute(self._mine.state_dict))["state"]
-        state = [saved.get(i) for i in range(len(self._parts))]
-        answers = await self._group.gather_object(state, dst, timeout)
+        async with self._turn:
+            saved = (await compute(self._mine.state_dict))["state"]
+            state = [saved.get(i) for i in range(len(self._parts))]
+            answers = await self._group.gather_object(state, dst, timeout)
         if answers is None:
             return None
         return {**self._whole.state_dict(), "state": await compute(self._assembled, answers)}
@@ -219,6 +260,7 @@ class ShardedOptimizer:
         self._mine.load_state_dict({"state": state, "param_groups": groups})
         for group, mine in zip(self.param_groups, self._mine.param_groups):
             group.update({name: value for name, value in mine.items() if name != _PARAMS})
+        self._step = None  # if one had failed, it was of another state
 
     def _check_shapes(self, index: int, slots: Mapping[str, Any]) -> None:
         if index >= len(self._parameters):

@@ -343,6 +343,117 @@ def test_an_update_that_fails_on_one_rank_fails_on_all() -> None:
     assert second.startswith("ArgumentError")
 
 
+class Held(RankGroup):
+    """An all_gather ends only once `free` is set; `asked` is set as soon as there is one."""
+
+    def __init__(self, group: RankGroup) -> None:
+        self.__dict__.update(group.__dict__)
+        self.asked, self.free = asyncio.Event(), asyncio.Event()
+
+    async def all_gather(self, array: Any, timeout: Any = None) -> Any:
+        everywhere = super().all_gather(array)
+        self.asked.set()
+        await self.free.wait()
+        return await everywhere
+
+
+async def cancelled(optimizer: ShardedOptimizer, when: asyncio.Event, scaler: Any = None) -> None:
+    """A step whose caller is cancelled."""
+    task = asyncio.create_task(optimizer.step(scaler))
+    await asyncio.wait_for(when.wait(), 20)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_after_a_cancelled_step_the_next_call_ends_it(scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded, "_CHUNK", 64)
+
+    async def rank(group: RankGroup) -> dict[str, Array]:
+        held = Held(group)
+        model, scaler = Model(), optim.GradScaler(init_scale=1.0) if scaled else None
+        optimizer = ShardedOptimizer(optim.Adam(lr=0.01), model, held)  # type: ignore[arg-type]
+        for step in range(4):
+            model.give(step)
+            if group.rank == 0 and step == 2:
+                await cancelled(optimizer, held.asked, scaler)
+            held.free.set()
+            assert await optimizer.step(scaler)
+            held.asked.clear()
+            held.free.clear()
+            if scaler is not None:
+                scaler.update()
+        return values(model)
+
+    for each in on(2, rank):
+        same(each, serial(OPTIMIZERS["adam"]))
+
+
+def test_cancelled_in_the_update_it_is_not_updated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def rank(group: RankGroup) -> dict[str, Array]:
+        model = Model()
+        optimizer = ShardedOptimizer(optim.Adam(lr=0.01), model, group)  # type: ignore[arg-type]
+        model.give(0)
+        if group.rank == 0:
+            begun, loop, update = asyncio.Event(), asyncio.get_running_loop(), optimizer._update
+
+            def reported(step: Any) -> Array:
+                loop.call_soon_threadsafe(begun.set)
+                return update(step)
+
+            monkeypatch.setattr(optimizer, "_update", reported)
+            await cancelled(optimizer, begun)
+        assert await optimizer.step()
+        return values(model)
+
+    for each in on(2, rank):
+        same(each, serial(OPTIMIZERS["adam"], steps=1))
+
+
+def test_after_a_failed_step_the_next_call_updates_only_what_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise MemoryError("no room for the state")
+
+    async def rank(group: RankGroup) -> dict[str, Array]:
+        model = Model()
+        make: Any = OPTIMIZERS["momentum"]
+        optimizer = ShardedOptimizer(make(), model, group)  # type: ignore[arg-type]
+        model.give(0)
+        with monkeypatch.context() as patch:
+            if group.rank == 0:
+                patch.setattr(optimizer._mine, "step", fail)
+            with pytest.raises(psf.CollectiveMismatch if group.rank else MemoryError, match="no room"):
+                await optimizer.step()
+        assert await optimizer.step()
+        return values(model)
+
+    for each in on(2, rank):
+        same(each, serial(OPTIMIZERS["momentum"], steps=1))
+
+
+def test_zero_grad_gives_up_a_cancelled_step() -> None:
+    """The next step waits until that has ended, and is another one."""
+
+    async def rank(group: RankGroup) -> dict[str, Array]:
+        held = Held(group)
+        model = Model()
+        optimizer = ShardedOptimizer(optim.Adam(lr=0.01), model, held)  # type: ignore[arg-type]
+        for step in range(2):
+            optimizer.zero_grad()
+            model.give(step)
+            if group.rank == 0 and step == 0:
+                await cancelled(optimizer, held.asked)
+                held.free.set()
+                continue
+            held.free.set()
+            assert await optimizer.step()
+        return values(model)
+
+    for each in on(2, rank):
+        same(each, serial(OPTIMIZERS["adam"], steps=2))
+
+
 def test_graphs_over_the_old_values_notice() -> None:
     async def rank(group: Any) -> None:
         model = Model()
