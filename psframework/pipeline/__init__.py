@@ -1,0 +1,1 @@
+"""Pipelines: a model cut into stages on several services, fed by micro-batches."""
