@@ -13,6 +13,7 @@ from psframework.backend import Array, follow
 from psframework.ddp.bucket import Bucket
 from psframework.ddp.residuals import Residuals
 from psframework.errors import ArgumentError
+from psframework.optim.scaler import GradScaler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,18 +49,25 @@ class Compression(ABC):
     the next step, so that over time everything is sent. A step whose average is not finite, which a
     GradScaler will not take, leaves it as it was; all ranks see the same average.
 
+    Args:
+        scaler: scales the losses whose gradients come here. Residuals follow when its scale changes.
+
     Attributes:
         stats: how much was sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scaler: GradScaler | None = None) -> None:
         self.stats = HookStats()
+        self._scaler = scaler
         self._residuals = Residuals()
 
     async def __call__(self, bucket: Bucket) -> None:
         """Leaves the average of all ranks in `bucket.buffer`; the same bits on all of them."""
         if bucket.index == 0:
             self.stats.steps += 1
+            scale = 1.0 if self._scaler is None else self._scaler.get_scale()
+            if scale != self._residuals.scale:
+                await asyncio.to_thread(follow, partial(self._residuals.rescale, scale))
         self.stats.dense_bytes += bucket.buffer.nbytes
         self.stats.sent_bytes += await self._reduce(bucket)
 
@@ -68,7 +76,7 @@ class Compression(ABC):
         """Averages; returns how many bytes this rank gave."""
 
     def residuals(self) -> dict[str, Array]:
-        """What this rank has still to send, by name of the parameter."""
+        """What this rank has still to send, by name of the parameter; without the scale of its scaler."""
         return self._residuals.arrays()
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from psframework.collective.ops import ReduceOp
 from psframework.ddp.bucket import Bucket
 from psframework.ddp.compression import Compression, aside
 from psframework.ddp.residuals import finite
+from psframework.optim.scaler import GradScaler
 
 
 class _Half(Compression):
     _dtype: DType
 
-    def __init__(self, error_feedback: bool = True) -> None:
-        super().__init__()
+    def __init__(self, error_feedback: bool = True, scaler: GradScaler | None = None) -> None:
+        super().__init__(scaler)
         self._error_feedback = error_feedback
 
     def __repr__(self) -> str:
@@ -54,6 +55,7 @@ class FP16(_Half):
     Args:
         error_feedback: keep what rounding lost, and add it to the next step's gradients. It takes as much
             memory as the gradients.
+        scaler: of the losses, if they are scaled.
     """
 
     _dtype = np.dtype(np.float16)
@@ -65,6 +67,7 @@ class BF16(_Half):
     Args:
         error_feedback: keep what rounding lost, and add it to the next step's gradients. It takes as much
             memory as the gradients.
+        scaler: of the losses, if they are scaled.
     """
 
     _dtype = backend.bfloat16

@@ -14,6 +14,7 @@ from psframework.ddp.compression import Compression, aside
 from psframework.ddp.low_rank import expand, fresh, orthonormal, pays, refill
 from psframework.ddp.residuals import finite
 from psframework.errors import ArgumentError
+from psframework.optim.scaler import GradScaler
 
 
 @dataclass(slots=True)
@@ -41,10 +42,13 @@ class PowerSGD(Compression):
         rank: rows of p and q; more is more exact, and more bytes.
         start: so many steps are averaged without compression first: gradients change most then.
         seed: of the first q.
+        scaler: of the losses, if they are scaled.
     """
 
-    def __init__(self, rank: int = 2, start: int = 10, *, seed: int = 0) -> None:
-        super().__init__()
+    def __init__(
+        self, rank: int = 2, start: int = 10, *, seed: int = 0, scaler: GradScaler | None = None
+    ) -> None:
+        super().__init__(scaler)
         if rank < 1 or start < 0:
             raise ArgumentError(
                 f"PowerSGD: rank must be at least 1 and start at least 0, not {rank}, {start}"

@@ -22,9 +22,13 @@ class Residuals:
     """One flat array for each bucket, as long as its buffer; zeros at first.
 
     Buckets may be cut anew at any time.
+
+    Attributes:
+        scale: what gradients are multiplied by at the moment, and so residuals.
     """
 
     def __init__(self) -> None:
+        self.scale = 1.0
         self._flats: dict[tuple[str, ...], Array] = {}
         self._pieces: dict[str, Array] = {}  # in the shapes of the parameters: views of the flats, or loaded
 
@@ -72,12 +76,19 @@ class Residuals:
         self._pieces |= pieces
         return flat
 
+    def rescale(self, scale: float) -> None:
+        """From now on gradients are multiplied by `scale`: what is kept of earlier ones becomes so, too."""
+        for piece in self._pieces.values():
+            piece *= scale / self.scale
+        self.scale = scale
+
     def arrays(self) -> dict[str, Array]:
-        """Copies on the host, by name of the parameter, in its shape."""
-        return {name: np.array(asnumpy(piece)) for name, piece in self._pieces.items()}
+        """Copies on the host, by name of the parameter, in its shape; of gradients that are not scaled."""
+        return {name: np.asarray(asnumpy(piece) / self.scale) for name, piece in self._pieces.items()}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Takes over what `arrays()` returned."""
+        self.scale = 1.0
         self._pieces, self._flats = {name: array.copy() for name, array in arrays.items()}, {}
 
 

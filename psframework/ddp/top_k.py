@@ -12,6 +12,7 @@ from psframework.ddp.bucket import Bucket
 from psframework.ddp.compression import Compression, aside
 from psframework.ddp.residuals import finite
 from psframework.errors import ArgumentError
+from psframework.optim.scaler import GradScaler
 
 _SAMPLED: Final = 1 << 16
 """Elements of an array in which the largest are looked for with the help of a sample."""
@@ -28,10 +29,11 @@ class TopK(Compression):
 
     Args:
         ratio: fraction of the elements of a bucket that is sent, at least one.
+        scaler: of the losses, if they are scaled.
     """
 
-    def __init__(self, ratio: float = 0.01) -> None:
-        super().__init__()
+    def __init__(self, ratio: float = 0.01, scaler: GradScaler | None = None) -> None:
+        super().__init__(scaler)
         if not 0 < ratio <= 1:
             raise ArgumentError(f"TopK: ratio must be in (0, 1], not {ratio!r}")
         self._ratio = ratio

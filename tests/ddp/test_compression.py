@@ -11,9 +11,15 @@ from hook_runs import bucket, gradients, run, starts
 import psframework as psf
 from psframework.ddp.compression import aside
 from psframework.ddp.hooks import BF16, FP16, HookStats, PowerSGD, TopK
+from psframework.optim import GradScaler
 from psframework.testing.strict_device import strict_devices
 
-HOOKS: list[Callable[[], Any]] = [FP16, BF16, lambda: PowerSGD(2, start=2), lambda: TopK(0.05)]
+HOOKS: list[Callable[..., Any]] = [
+    FP16,
+    BF16,
+    lambda **options: PowerSGD(2, start=2, **options),
+    lambda **options: TopK(0.05, **options),
+]
 every_hook = pytest.mark.parametrize("make", HOOKS, ids=lambda make: type(make()).__name__)
 
 
@@ -75,6 +81,26 @@ class Alone:
 
     async def all_gather(self, array: Any) -> Any:
         return array[None]
+
+
+@every_hook
+async def test_residuals_follow_the_scale_of_a_scaler(make: Callable[..., Any]) -> None:
+    """Gradients that come scaled leave as those that don't, whatever the scale was a step before."""
+    scaler = GradScaler(init_scale=4.0)
+    plain, scaled = make(), make(scaler=scaler)
+    for step, scale in enumerate([4.0, 1024.0, 2.0, 2.0, 16.0]):
+        scaler.update(scale)
+        expected = gradients(np.float32, 0, step)
+        given = bucket(expected * np.float32(scale), Alone())
+        await plain(bucket(expected, Alone()))
+        await scaled(given)
+        np.testing.assert_allclose(given.buffer / scale, expected, rtol=1e-3, atol=1e-5)
+        if step == 2:
+            state = scaled.state_dict()
+            scaled = make(scaler=scaler)
+            scaled.load_state_dict(state)
+    for name, residual in plain.residuals().items():
+        np.testing.assert_allclose(scaled.residuals()[name], residual, rtol=1e-3, atol=1e-5)
 
 
 @every_hook
