@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from pathlib import Path
@@ -81,6 +82,14 @@ def one_thread_for_algebra():
     """Pytest processes run beside each other: with a BLAS thread a core they would slow each other down."""
     with threadpoolctl.threadpool_limits(1, "blas"):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bytecode_for_children():
+    """Processes that tests start compile each module once, also where nobody wants a __pycache__."""
+    if sys.dont_write_bytecode:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(os.environ["XDG_RUNTIME_DIR"], "bytecode")
 
 
 @pytest.fixture(scope="session", autouse=True)
