@@ -125,7 +125,7 @@ class DistributedDataParallel:
             except BaseException:
                 del _wrapped[self.module]
                 raise
-            self._neglect = Neglect(self._reducer.parameters[0])
+            self._neglect = Neglect(self._reducer.parameters)
             self._ready = True
         return self
 

@@ -36,10 +36,27 @@ async def test_a_step_after_loss_backward_is_noticed_at_the_next_forward(
 
 
 async def test_parameters_in_new_memory_are_noticed_too(ddp: DistributedDataParallel) -> None:
-    ddp(psf.tensor(X))
-    ddp.module.weight._version = [0]  # as an optimizer does that puts a new array in place
+    ddp(psf.tensor(X)).sum().backward()
+    for parameter in ddp.parameters():
+        parameter._version = [0]  # as an optimizer does that puts a new array in place
     with pytest.warns(UserWarning, match="averages nothing"):
         ddp(psf.tensor(X))
+
+
+async def test_loading_a_state_after_a_forward_that_was_only_looked_at_is_silent(
+    ddp: DistributedDataParallel,
+) -> None:
+    optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            await ddp.backward(ddp(psf.tensor(X)).sum())
+            optimizer.step()
+            ddp(psf.tensor(X))  # nobody said that no gradient was wanted
+            ddp.load_state_dict(
+                {"weight": psf.tensor([[1.0] * 3] * 2).numpy(), "bias": psf.tensor([1.0] * 2).numpy()}
+            )
+            ddp(psf.tensor(X))
 
 
 async def test_what_is_right_is_silent(ddp: DistributedDataParallel) -> None:
