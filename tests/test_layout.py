@@ -73,6 +73,7 @@ PURE = [
     "dist_autograd/fold.py",
     "dist_autograd/picture.py",
     "dist_autograd/passenger.py",
+    "pipeline/microbatch.py",
     "rref/ids.py",
     "rref/messages.py",
     "rref/holds.py",
