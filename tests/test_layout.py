@@ -74,6 +74,8 @@ PURE = [
     "dist_autograd/picture.py",
     "dist_autograd/passenger.py",
     "pipeline/microbatch.py",
+    "pipeline/partition.py",
+    "pipeline/ties.py",
     "rref/ids.py",
     "rref/messages.py",
     "rref/holds.py",
