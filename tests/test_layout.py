@@ -76,6 +76,7 @@ PURE = [
     "pipeline/microbatch.py",
     "pipeline/partition.py",
     "pipeline/ties.py",
+    "pipeline/skips.py",
     "rref/ids.py",
     "rref/messages.py",
     "rref/holds.py",
