@@ -65,6 +65,8 @@ PURE = [
     "ddp/pieces.py",
     "ddp/residuals.py",
     "ddp/low_rank.py",
+    "pipeline/schedule.py",
+    "pipeline/timetable.py",
     "dist_autograd/ids.py",
     "dist_autograd/pairs.py",
     "dist_autograd/context.py",

@@ -80,8 +80,8 @@ def zero_bubble(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
 
     Rank `r` is `r` weight actions behind its backwards, so no rank keeps the activations of more than
     `ranks` micro-batches, which is rank 0's peak under 1F1B. (The last rank, which under 1F1B keeps one,
-    pays for it.) The bubble takes `(p-1)(F+B-W)` seconds in place of 1F1B's `(p-1)(F+B+W)`, for actions of
-    equal length. Source: Qi et al., arXiv:2401.10241.
+    pays for it.) The bubble lasts `(p-1)(F+B-W)` in place of 1F1B's `(p-1)(F+B+W)`, where W is no longer
+    than F. Source: Qi et al., arXiv:2401.10241.
     """
     weights = 0
     for action in one_f_one_b(rank, ranks, microbatches):
