@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from psframework.errors import ArgumentError
+from psframework.rpc.current import current as _current
 
 if TYPE_CHECKING:
     from psframework.cluster.handle import Cluster
-
-_current: ContextVar[Cluster | None] = ContextVar("psframework_cluster", default=None)
 
 
 def current_cluster() -> Cluster:
@@ -22,7 +20,7 @@ def current_cluster() -> Cluster:
     Raises:
         ArgumentError: there is none.
     """
-    cluster = _current.get()
+    cluster: Cluster | None = _current.get()
     if cluster is None:
         raise ArgumentError(
             "no cluster here: call this inside `async with psf.connect(...)`, or in what a peer calls"

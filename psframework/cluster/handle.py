@@ -19,6 +19,8 @@ from psframework.parameter_server.client import open_parameter_server
 from psframework.parameter_server.handle import ParameterServer
 from psframework.parameter_server.partition import Partitioner
 from psframework.parameter_server.policy import Policy
+from psframework.pipeline.client import Pipeline, open_pipeline
+from psframework.pipeline.spec import PipelineOptions
 from psframework.proto.v1.remote_pb2 import DescribeReply
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.context import current_caller, runs_for_a_call
@@ -294,6 +296,33 @@ class Cluster(Connection):
         size, own = environment_of_ranks(world_size)
         options = GroupOptions(size, own if rank is None else rank, deterministic, algorithm or "", timeout)
         return await self.groups.open(self._job_of_names(), name, options, Deadline.after(self._timeout))
+
+    async def pipeline(
+        self,
+        model: Any,
+        *,
+        stages: int | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        """Places a model's stages on services; see `PipelineOptions` for the options.
+
+            pipe = await cluster.pipeline([(Encoder, (64,)), (Decoder, (64,))], loss=F.cross_entropy,
+                                          optimizer=optim.SGD(lr=0.1), microbatches=8)
+            loss = await pipe.step(x, y)
+
+        Args:
+            model: stages in their order, or one nn.Sequential.
+            stages: into how many an nn.Sequential is cut.
+            **options: fields of PipelineOptions.
+
+        Raises:
+            ArgumentError: the stages or options can't be right.
+            RendezvousTimeout: there are not enough stage services.
+        """
+        self._check_open()
+        pipe = await open_pipeline(self, model, stages, PipelineOptions(**options), self._timeout)
+        self._handles.append(pipe)
+        return pipe
 
     def _job_of_names(self) -> str:
         """The scope of names that the running code gives: services work for the jobs of their callers."""

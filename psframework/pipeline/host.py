@@ -1,0 +1,176 @@
+"""One rank of a pipe, on its service: the stages that it holds, its runs and its commits."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from psframework.errors import ContextClosed, NotRegistered, PeerLost
+from psframework.nn.module import Module
+from psframework.nn.random import drawing_from
+from psframework.optim.rule import rule_from_spec
+from psframework.pipeline.mailbox import Mailbox
+from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan, Standing
+from psframework.pipeline.post import Caller, Post
+from psframework.pipeline.runner import Runner
+from psframework.pipeline.schedule import actions, forward_only
+from psframework.pipeline.stage import LocalStage, StageOptions
+from psframework.pipeline.trees import Tree
+from psframework.pipeline.updating import Updating
+from psframework.rpc.compute import compute
+from psframework.rpc.registry import remote
+
+State = dict[int, dict[str, Any]]
+"""Stage -> its snapshot."""
+
+_hosts: weakref.WeakValueDictionary[tuple[str, str], Host] = weakref.WeakValueDictionary()
+
+
+def host_of(pipe: str, member: str) -> Host:
+    """The rank of a pipe that this member holds.
+
+    Raises:
+        NotRegistered: it holds none.
+    """
+    host = _hosts.get((pipe, member))
+    if host is None:
+        raise NotRegistered(f"{member} holds no stage of this pipeline (any more)")
+    return host
+
+
+@remote(name="psframework.pipeline.Host")
+class Host:
+    """A rank. Made by `place`, and kept by the driver's reference to it: it goes when the driver does.
+
+    Args:
+        plan: of the pipe.
+        rank: of this one.
+        stages: those that it holds.
+        plans: theirs.
+        cluster: calls the other ranks.
+    """
+
+    def __init__(
+        self,
+        plan: PipePlan,
+        rank: int,
+        stages: Mapping[int, LocalStage],
+        plans: Mapping[int, StagePlan],
+        cluster: Caller,
+    ) -> None:
+        self._plan, self._rank = plan, rank
+        self._stages, self._plans = dict(stages), dict(plans)
+        self._cluster = cluster
+        self._mailbox = Mailbox()
+        self._post = Post(plan.pipe, cluster, self._mailbox)
+        self._updating = Updating(self._stages)
+        self._running: set[Runner] = set()
+        self._commits: dict[int, State] = {}
+        self._kept: dict[tuple[int, int], State] = {}
+        self._closed = False
+        _hosts[plan.pipe, cluster.name] = self
+
+    def deliver(self, key: Key, tree: Tree) -> None:
+        """Something for an action."""
+        self._mailbox.put(key, tree)
+
+    async def run(self, order: Order) -> Report:
+        """Takes part in a run; returns when this rank's share is done, updated and committed.
+
+        Raises:
+            ContextClosed: the pipeline was closed.
+            PeerLost: another rank is gone.
+            Exception: of a stage.
+        """
+        if self._closed:
+            raise ContextClosed("this pipeline is closed")
+        for commit in [commit for commit in self._commits if commit < order.complete]:
+            del self._commits[commit]
+        runner = Runner(self._plan, order, self._stages, self._plans, self._mailbox, self._post)
+        self._running.add(runner)
+        try:
+            if order.train:
+                await compute(self._begin)
+                await runner.go(
+                    actions(self._plan.schedule, self._rank, self._plan.ranks, order.microbatches,
+                            self._plan.virtual_stages)
+                )  # fmt: skip
+                if order.update:
+                    await self._update(runner, order)
+            else:
+                await runner.go(
+                    forward_only(self._rank, self._plan.ranks, order.microbatches, self._plan.virtual_stages)
+                )
+            return runner.report()
+        finally:
+            self._running.discard(runner)
+
+    async def commit(self, number: int) -> None:
+        """Takes a snapshot of all stages."""
+        self._commits[number] = await compute(self._snapshot)
+
+    async def go_back(self, commit: int) -> None:
+        """Restores a commit of its own."""
+        await compute(self._restore, self._commits[commit])
+
+    async def state_dict(self) -> dict[int, dict[str, Any]]:
+        """Stage -> parameters and buffers, by name."""
+        return await compute(self._states)
+
+    async def load_state_dict(self, states: dict[int, dict[str, Any]]) -> None:
+        """Stage -> parameters and buffers, by name."""
+        await compute(self._load, states)
+
+    async def standing(self) -> Standing:
+        """Where it is."""
+        running = next(iter(self._running), None)
+        doing, since = ("", 0.0) if running is None else (running.doing, time.monotonic() - running.since)
+        return Standing(tuple(sorted(self._commits)), tuple(sorted(self._kept)), doing, since)
+
+    async def abort(self, run: int, why: str) -> None:
+        """All runs up to this one have failed."""
+        self._mailbox.end_through(run, PeerLost(why, reason="aborted"))
+
+    async def close(self) -> None:
+        """Frees all that it holds."""
+        self._closed = True
+        self._mailbox.end_through(1 << 62, ContextClosed("this pipeline is closed"))
+        self._stages.clear()
+        self._commits.clear()
+        self._kept.clear()
+
+    async def _update(self, runner: Runner, order: Order) -> None:
+        await self._updating.run(runner, order)
+        if order.commit:
+            await self.commit(order.step + 1)
+
+    def _begin(self) -> None:
+        for stage in self._stages.values():
+            stage.begin()
+
+    def _snapshot(self) -> State:
+        return {index: stage.snapshot() for index, stage in self._stages.items()}
+
+    def _restore(self, state: State) -> None:
+        for index, stage in self._stages.items():
+            stage.restore(state[index])
+
+    def _states(self) -> dict[int, dict[str, Any]]:
+        return {index: stage.module.state_dict() for index, stage in self._stages.items()}
+
+    def _load(self, states: dict[int, dict[str, Any]]) -> None:
+        for index, state in states.items():
+            self._stages[index].module.load_state_dict(state)
+
+
+def build(plan: PipePlan, stage: StagePlan) -> LocalStage:
+    """Makes a stage; in the compute thread."""
+    with drawing_from(np.random.default_rng([plan.seed, stage.index])):
+        made = stage.module if isinstance(stage.module, Module) else stage.module(*stage.args, **stage.kwargs)
+    rule = None if stage.rule is None else rule_from_spec(stage.rule)
+    options = StageOptions(stage.index, plan.seed, stage.recompute, needs_input_gradient=stage.index > 0)
+    return LocalStage(made, options, rule, stage.loss)

@@ -1,0 +1,160 @@
+"""What the driver and the ranks of a pipe tell each other. Travels as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from psframework.pipeline.trees import Tree
+from psframework.rpc.values.types import register_type
+
+
+@register_type(name="psframework.pipeline.Key")
+class Key(NamedTuple):
+    """What something that is delivered is for.
+
+    Attributes:
+        run: counts the runs of a pipe, whatever became of them.
+        kind: "F" for inputs of a stage, "B" for gradients of its outputs, "T" for targets, "S:NAME" for what
+            was stashed, "G:NAME" for its gradient, "W:NUMBER" for a gradient of a tied parameter.
+        stage: that takes it.
+        microbatch: its number.
+    """
+
+    run: int
+    kind: str
+    stage: int
+    microbatch: int
+
+
+@register_type(name="psframework.pipeline.StagePlan")
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage, as its rank makes it.
+
+    Args:
+        index: of the stage.
+        module: a Module, or a registered class of Modules.
+        args, kwargs: of the class.
+        rule: spec of the update rule; None: it is not updated.
+        loss: a registered function, for the last stage.
+        recompute: whether its forward runs again in backward.
+        stashes: name -> stage that pops it.
+        pops: name -> stage that stashed it.
+    """
+
+    index: int
+    module: Any
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    rule: dict[str, Any] | None = None
+    loss: Any = None
+    recompute: bool = False
+    stashes: dict[str, int] = field(default_factory=dict)
+    pops: dict[str, int] = field(default_factory=dict)
+
+
+@register_type(name="psframework.pipeline.PipePlan")
+@dataclass(frozen=True)
+class PipePlan:
+    """What each rank must know of the whole pipe.
+
+    Args:
+        pipe: its id; who knows it may deliver.
+        generation: counts its lives.
+        services: names of the services of each rank; several for a rank that is replicated.
+        stages: how many; rank r holds r, r + ranks, ...
+        schedule: name of the schedule.
+        seed: decides initial values and what dropout drops.
+        ties: parameters that are one: (stage, name) of each.
+    """
+
+    pipe: str
+    generation: int
+    services: tuple[tuple[str, ...], ...]
+    stages: int
+    schedule: str
+    seed: int
+    ties: tuple[tuple[tuple[int, str], ...], ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+        return len(self.services)
+
+    @property
+    def virtual_stages(self) -> int:
+        """Stages of each rank."""
+        return self.stages // self.ranks
+
+    def service_of(self, stage: int, microbatch: int) -> str:
+        """Who runs a micro-batch of a stage: replicas take turns."""
+        replicas = self.services[stage % self.ranks]
+        return replicas[microbatch % len(replicas)]
+
+
+@register_type(name="psframework.pipeline.Order")
+@dataclass(frozen=True)
+class Order:
+    """One run through the pipe.
+
+    Args:
+        run: its number.
+        step: counts the steps that were completed before it.
+        microbatches: how many.
+        weights: of each in the loss, times the scale of the loss; none for inference.
+        update: whether it ends with an update of the parameters.
+        commit: whether the update ends with a commit.
+        complete: the newest commit that all ranks have: older ones are not needed any more.
+        train: whether there is a backward.
+        targets: whether a loss is wanted.
+    """
+
+    run: int
+    step: int
+    microbatches: int
+    weights: tuple[float, ...] = ()
+    update: bool = True
+    commit: bool = True
+    complete: int = 0
+    train: bool = True
+    targets: bool = True
+
+
+@register_type(name="psframework.pipeline.Report")
+@dataclass(frozen=True)
+class Report:
+    """What a rank tells when its part of a run is done.
+
+    Args:
+        losses: of each micro-batch, where the loss is.
+        outputs: of each micro-batch of an inference, where the last stage is.
+        spans: (kind, stage, micro-batch, began, ended) of each action, in seconds of the rank's clock.
+        peak: stage -> most micro-batches that kept something at once.
+        clock: the rank's, when it answered.
+    """
+
+    losses: dict[int, float] = field(default_factory=dict)
+    outputs: dict[int, Tree] = field(default_factory=dict)
+    spans: Sequence[tuple[str, int, int, float, float]] = ()
+    peak: Mapping[int, int] = field(default_factory=dict)
+    clock: float = 0.0
+
+
+@register_type(name="psframework.pipeline.Standing")
+@dataclass(frozen=True)
+class Standing:
+    """Where a rank is.
+
+    Args:
+        commits: that it could go back to.
+        kept: (rank, commit) of states that it keeps for others.
+        doing: what it does, in words; empty: nothing.
+        seconds: since when.
+    """
+
+    commits: tuple[int, ...] = ()
+    kept: tuple[tuple[int, int], ...] = ()
+    doing: str = ""
+    seconds: float = 0.0
