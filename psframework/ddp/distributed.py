@@ -10,7 +10,6 @@ from os import PathLike
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -23,17 +22,16 @@ from psframework.ddp import agree, timeline
 from psframework.ddp.flight import Flight
 from psframework.ddp.hooks import Hook, average
 from psframework.ddp.join import Join
+from psframework.ddp.line import Place, line_of
 from psframework.ddp.module_buffers import ModuleBuffers
 from psframework.ddp.neglect import Neglect
 from psframework.ddp.reducer import Reducer, Roots
 from psframework.ddp.sparse import average_tables, sparse_names
 from psframework.ddp.step import Attended, Departure, Direct, Span, Step
+from psframework.ddp.wrapped import give_back, take_over
 from psframework.errors import ArgumentError, ContextClosed
 from psframework.nn import Module
 from psframework.rpc.compute import compute
-
-# Who wraps a model, and whose buckets its gradients are in.
-_wrapped: WeakKeyDictionary[Module, tuple[ref[DistributedDataParallel], Reducer]] = WeakKeyDictionary()
 
 
 class DistributedDataParallel:
@@ -53,6 +51,8 @@ class DistributedDataParallel:
     those of rank 0.
 
     Attributes of the model are found here too: `ddp.parameters()`, `ddp.state_dict()`, `ddp.train()`.
+
+    Wrappers of several models may share a group, if their backwards are called in one order on all ranks.
 
     Args:
         module: the model, with its parameters where they shall be trained; the same on all ranks.
@@ -94,8 +94,8 @@ class DistributedDataParallel:
         )  # fmt: skip
         self._buffers = ModuleBuffers(module)
         self._rebuilt = False
-        self._ready = self._closed = self._quiet = False
-        self._turn = asyncio.Lock()
+        self._ready = self.closed = self._quiet = False
+        self._line = line_of(group)
         self._step: Step | None = None
         self._task: asyncio.Task[None] | None = None
         self._forward = Span("forward", 0.0)
@@ -106,11 +106,11 @@ class DistributedDataParallel:
         return self._open().__await__()
 
     async def _open(self) -> Self:
-        if self._closed:
+        if self.closed:
             raise ContextClosed("this DistributedDataParallel was closed")
         if not self._ready:
             try:
-                _take_over(self, self._reducer)
+                take_over(self, self._reducer)
             except ArgumentError as error:
                 self.group.decline(f"DistributedDataParallel: {error}")  # the others wait to compare models
                 raise
@@ -122,8 +122,10 @@ class DistributedDataParallel:
                     )
                 await agree.spread(self.group, self.module)
                 self._reducer.settle_in(await self._arenas())
+                if not all(isinstance(each.buffer, np.ndarray) for each in self._reducer.buckets):
+                    self._hook = self._hook or average  # of a device's arrays; the group stages them
             except BaseException:
-                del _wrapped[self.module]
+                give_back(self.module)
                 raise
             self._neglect = Neglect(self._reducer.parameters)
             self._ready = True
@@ -148,7 +150,7 @@ class DistributedDataParallel:
 
     async def close(self) -> None:
         """The model goes on without buckets; gradients stay. The group stays open."""
-        self._closed = True
+        self.closed = True
         await self.landed()
         self._reducer.release()
 
@@ -186,9 +188,9 @@ class DistributedDataParallel:
         """
         self._check("backward")
         self._neglect.backward()
-        steps = self._in_turn(self._quiet, self.joining, loss, seed, retain_graph)
-        waits = self._turn.locked() or (self._step is not None and not self._step.flight.over)
-        if waits or self.joining is not None:
+        waits = not self._line.empty or (self._step is not None and not self._step.flight.over)
+        steps = self._in_turn(self._line.join(), self._quiet, self.joining, loss, seed, retain_graph)
+        if waits or self._attended or self.joining is not None:
             await self.whole(steps)  # it comes to its turn also if the caller is cancelled before
         else:
             await steps
@@ -255,8 +257,8 @@ class DistributedDataParallel:
                 self._task = None
             del task  # its error's traceback has this frame
 
-    async def _in_turn(self, quiet: bool, joining: Join | None, *args: Any) -> None:
-        async with self._turn:
+    async def _in_turn(self, place: Place, quiet: bool, joining: Join | None, *args: Any) -> None:
+        async with place:
             if self._step is not None:
                 await self._step.flight.wait()
             if quiet:
@@ -264,11 +266,19 @@ class DistributedDataParallel:
                 return
             if joining is not None:
                 await joining.announce(True)
-            await self._fly(self._reducer.run, *args)
+            flight = await self._begin(self._reducer.run, *args)
+            if self._attended:
+                await flight.wait()
+        await flight.ended()
+
+    @property
+    def _attended(self) -> bool:
+        """Whether a task on the loop begins collectives of a backward, after it has computed too."""
+        return self._hook is not None or bool(self._reducer.sparse)
 
     async def shadow(self) -> None:
         """Takes part in a backward of the others, with nothing to give."""
-        await self._fly(self._reducer.shadow)
+        await (await self._begin(self._reducer.shadow)).ended()
 
     async def spread(self, src: int) -> None:
         """Gives all ranks the model of one."""
@@ -289,10 +299,11 @@ class DistributedDataParallel:
                 f"{what} of a DistributedDataParallel that was not awaited: "
                 "ddp = await psf.DistributedDataParallel(model, group)"
             )
-        if self._closed:
+        if self.closed:
             raise ContextClosed(f"{what} of a DistributedDataParallel that was closed")
 
-    async def _fly(self, run: Callable[..., None], *args: Any) -> None:
+    async def _begin(self, run: Callable[..., None], *args: Any) -> Flight:
+        """Computes a backward; its collectives have begun then, unless it is attended."""
         step = self._step = self._new_step()
         flight = step.flight
         try:
@@ -301,13 +312,7 @@ class DistributedDataParallel:
             if flight.claim():  # it has not begun, and the other ranks wait for it
                 self._make_up(problem, step, run, *args)
             raise
-        await flight.wait()
-        error = flight.taken()
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # its traceback has this frame
+        return flight
 
     def _make_up(self, problem: BaseException, step: Step, run: Callable[..., None], *args: Any) -> None:
         if isinstance(problem, asyncio.CancelledError):
@@ -331,15 +336,12 @@ class DistributedDataParallel:
         def after() -> None:
             self._after(flight, root)
 
-        hook = self._hook
-        if hook is None and not all(isinstance(each.buffer, np.ndarray) for each in reducer.buckets):
-            hook = average  # of a device's arrays; the group stages them
-        if hook is None and not reducer.sparse:
-            departure = Direct(flight, scale, after)
-        else:
+        if self._attended:
             tables = [reducer.parameters[number] for number in reducer.sparse]
             sparse = partial(average_tables, tables, self.group) if tables else None
-            departure = Attended(flight, scale, after, hook, sparse)
+            departure = Attended(flight, scale, after, self._hook, sparse)
+        else:
+            departure = Direct(flight, scale, after)
         step = Step(flight, departure, whole)
         return step
 
@@ -371,24 +373,3 @@ class DistributedDataParallel:
 def _claimed(flight: Flight, run: Callable[..., None], *args: Any) -> None:
     if flight.claim():
         run(*args)
-
-
-def _take_over(ddp: DistributedDataParallel, reducer: Reducer) -> None:
-    """One wrapper for a model: an older one must be closed, gone, or its group lost."""
-    if ddp.module in _wrapped:
-        wrapper, buckets = _wrapped[ddp.module]
-        older = wrapper()
-        if older is not None and not older._closed:
-            if older.group.error is None:
-                raise ArgumentError(
-                    "the model is wrapped by another DistributedDataParallel: await its close() first"
-                )
-            older._closed = True
-        buckets.release()
-    for name, parameter in ddp.module.named_parameters():
-        if parameter.grad_buffer is not None:
-            raise ArgumentError(
-                f"the gradient of {name!r} lives in a buffer of somebody else, such as a parameter server: "
-                "close that first"
-            )
-    _wrapped[ddp.module] = ref(ddp), reducer

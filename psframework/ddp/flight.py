@@ -168,3 +168,13 @@ class Flight:
                 return
             self._waiter = self._waiter or self._loop.create_future()
         await asyncio.shield(self._waiter)
+
+    async def ended(self) -> None:
+        """Until it is over; raises its first error."""
+        await self.wait()
+        error = self.taken()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame

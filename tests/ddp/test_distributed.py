@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 from weakref import ref
 
@@ -558,6 +558,56 @@ async def test_a_hook_takes_the_place_of_the_average() -> None:
     same(gradients(ddps[0].module), expected)
     same(gradients(ddps[1].module), expected)
     assert order == [list(range(count))] * 2
+
+
+@pytest.mark.parametrize("second", ["hooked", "plain"])
+async def test_backwards_of_two_wrappers_at_once_keep_their_order(second: str) -> None:
+    """A hook that is slow on one rank must not let the other model's collectives go before its own there."""
+    others, begun = [asyncio.Event(), asyncio.Event()], threading.Event()
+
+    def slow_on(rank: int) -> Any:
+        async def hook(bucket: Any) -> None:
+            if rank == 0 and bucket.index == 0:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(others[rank].wait(), 0.1)
+            future = bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
+            if rank == 1:
+                begun.set()
+            await future
+
+        return hook
+
+    def noting(rank: int) -> Any:
+        async def hook(bucket: Any) -> None:
+            others[rank].set()
+            await bucket.group.all_reduce(bucket.buffer, ReduceOp.AVG)
+
+        return hook
+
+    groups = Table(2).groups()
+    slow: list[Any] = [DistributedDataParallel(Net(0), group, TINY, slow_on(group.rank)) for group in groups]
+    await asyncio.gather(*slow)
+    hooks = [noting(rank) if second == "hooked" else None for rank in range(2)]
+    quick: list[Any] = [
+        DistributedDataParallel(Net(1), group, TINY, hook) for group, hook in zip(groups, hooks)
+    ]
+    await asyncio.gather(*quick)
+
+    async def train(rank: int) -> None:
+        x = batch(rank)[0]
+        losses = [wrappers[rank](x).sum() for wrappers in (slow, quick)]
+        if rank == 1:
+            losses[1].register_hook(lambda gradient: begun.wait(20) and None)
+        both = zip((slow, quick), losses)
+        await asyncio.gather(*(wrappers[rank].backward(loss) for wrappers, loss in both))
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(train(0), train(1))
+    for number, wrappers in enumerate((slow, quick)):
+        nets = [Net(number), Net(number)]
+        expected = mean_gradients(nets, lambda net, rank: net(batch(rank)[0]).sum())
+        for ddp in wrappers:
+            same(gradients(ddp.module), expected)
 
 
 async def test_an_error_in_a_hook_on_one_rank_reaches_all() -> None:
