@@ -223,7 +223,7 @@ def start(
     roots: Traced | Sequence[Traced], seeds: Seed | Sequence[Seed]
 ) -> tuple[dict[Key, Any], list[tuple[int, Node]]]:
     """What `propagate` begins with: the gradients of the roots, and the heap of their nodes."""
-    roots = _listed(roots)
+    roots = listed(roots)
     if seeds is None:
         seeds = [None] * len(roots)
     elif not isinstance(seeds, list | tuple):
@@ -317,7 +317,7 @@ def grad(
     Returns:
         An array for each input, or SparseRows for a leaf that only sparse gradients came to.
     """
-    wanted = _listed(inputs)
+    wanted = listed(inputs)
     for tensor in wanted:
         if not tensor._requires_grad:
             raise AutogradError(
@@ -326,7 +326,7 @@ def grad(
             )
     keys: list[Key] = [tensor._node or tensor for tensor in wanted]
     gradients, heap = start(outputs, seeds)
-    only = _leading_to(set(keys), [node for _, node in heap])
+    only = leading_to(set(keys), [node for _, node in heap])
     gradients = {key: gradient for key, gradient in gradients.items() if key in only}
     heap = sorted(pair for pair in heap if pair[1] in only)
     kept = {key for key in keys if isinstance(key, Node)}
@@ -342,7 +342,7 @@ def grad(
     )
 
 
-def _leading_to(wanted: set[Key], tops: list[Node]) -> set[Key]:
+def leading_to(wanted: set[Key], tops: list[Node]) -> set[Key]:
     """`wanted`, and the nodes below `tops` (and these) that a gradient passes on its way there."""
     oldest = min((key.order if isinstance(key, Node) else 0 for key in wanted), default=0)
     seen, stack = set(tops), list(tops)
@@ -359,6 +359,7 @@ def _leading_to(wanted: set[Key], tops: list[Node]) -> set[Key]:
     return found
 
 
-def _listed(tensors: Traced | Iterable[Traced]) -> list[Traced]:
+def listed(tensors: Traced | Iterable[Traced]) -> list[Traced]:
+    """One tensor, or several, as a list."""
     one: Any = tensors
     return [one] if hasattr(one, "_requires_grad") else list(one)

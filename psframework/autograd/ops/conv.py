@@ -188,7 +188,7 @@ def _rule(saved: _Saved, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
     needs = x._requires_grad, weight._requires_grad, needs_grad(bias)
     kinds = x.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype
 
-    def rule(gradient: Array) -> Sequence[Array | None]:
+    def rule(gradient: Array, needs: Sequence[bool] = needs) -> Sequence[Array | None]:
         g = flat(backend.widen(gradient))
         into_x = into_weight = into_bias = None
         if needs[0]:

@@ -118,7 +118,7 @@ def _rule(
     needs = x._requires_grad, weight._requires_grad, needs_grad(bias)
     kinds = x.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype
 
-    def rule(gradient: Array) -> Sequence[Array | None]:
+    def rule(gradient: Array, needs: Sequence[bool] = needs) -> Sequence[Array | None]:
         g = backend.widen(gradient)
         into_x = into_weight = into_bias = None
         if needs[0] or needs[1]:

@@ -71,7 +71,7 @@ def _sum_of_products(name: str, tensors: list[Tensor], inputs: tuple[str, ...], 
     held = [any(_but(wanted, k)) for k in range(len(tensors))]
     kept = [array if hold else None for array, hold in zip(arrays, held)]
 
-    def rule(gradient: Array) -> Sequence[Array | None]:
+    def rule(gradient: Array, wanted: Sequence[bool] = wanted) -> Sequence[Array | None]:
         g = gradient.astype(wide, copy=False)
         answers: list[Array | None] = []
         for k, (shape, kind) in enumerate(likes):

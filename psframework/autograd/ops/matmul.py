@@ -111,17 +111,17 @@ def _record_linear(
     w = weight._data if x_needs else None
     shape = None if x._data.ndim == 2 else x._data.shape
 
-    def rule(gradient: Array) -> Sequence[Array | None]:
+    def rule(gradient: Array, wanted: Sequence[bool] = (True, True, True)) -> Sequence[Array | None]:
         g = gradient if shape is None else _as_rows(gradient)
         into_x = None
-        if w is not None:
+        if w is not None and wanted[0]:
             into_x = product(w.T, g.T).T if batch_last else product(g, w)
             if shape is not None:
                 into_x = into_x.reshape(shape)
         return (
             into_x,
-            None if kept is None else _into_weight(g, kept, target),
-            _sum_rows(g) if bias_needs else None,
+            _into_weight(g, kept, target) if kept is not None and wanted[1] else None,
+            _sum_rows(g) if bias_needs and wanted[2] else None,
         )
 
     edges = (
@@ -164,14 +164,17 @@ def matmul(a: Tensor | Array, b: Tensor | Array) -> Tensor:
     kept_y = y if a._requires_grad else None
     shapes, kinds = (x.shape, y.shape), (a.dtype, b.dtype)
 
-    def rule(gradient: Array) -> Sequence[Array | None]:
+    def rule(gradient: Array, wanted: Sequence[bool] = (True, True)) -> Sequence[Array | None]:
         g = gradient
         if len(shapes[1]) == 1:
             g = g[..., None]
         if len(shapes[0]) == 1:
             g = g[..., None, :]
-        into_a = None if kept_y is None else sum_to(_to_left(g, kept_y), shapes[0], kinds[0])
-        into_b = None if kept_x is None else _to_right(g, kept_x, shapes[1], kinds[1])
+        into_a = into_b = None
+        if kept_y is not None and wanted[0]:
+            into_a = sum_to(_to_left(g, kept_y), shapes[0], kinds[0])
+        if kept_x is not None and wanted[1]:
+            into_b = _to_right(g, kept_x, shapes[1], kinds[1])
         return into_a, into_b
 
     return record("matmul", out, rule, (a, b), (None if kept_x is None else a, None if kept_y is None else b))
