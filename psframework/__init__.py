@@ -21,7 +21,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
 if TYPE_CHECKING:
-    from psframework import autograd, data, ddp, interop, nn, optim
+    from psframework import autograd, data, ddp, interop, nn, optim, pipeline
     from psframework.autograd import (
         Function,
         SparseRows,
@@ -124,7 +124,7 @@ _HOMES = {
     "psframework.rpc.values.types": ("register_type",),
     "psframework.rref.handle": ("RRef",),
 }
-_MODULES = ("autograd", "data", "ddp", "interop", "nn", "optim")
+_MODULES = ("autograd", "data", "ddp", "interop", "nn", "optim", "pipeline")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
@@ -217,6 +217,7 @@ __all__ = [
     "ops",
     "optim",
     "pickled",
+    "pipeline",
     "recompute",
     "register_type",
     "remote",

@@ -19,6 +19,8 @@ NAMES = {
     "DistributedDataParallel", "ProcessGroup", "ReduceOp", "DataParallel", "ShardedOptimizer", "ddp",
     # the distributed optimizer
     "DistributedOptimizer",
+    # pipelines
+    "pipeline",
     # the parameter server
     "ASP", "BSP", "SSP", "Balanced", "FixedShards", "Hash", "MaxSize", "MinSize", "ParameterServer",
     # tensors and models
@@ -107,6 +109,13 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
     (psf.DistributedDataParallel.close, "self"),
     (psf.ShardedOptimizer, "optimizer, model, group"),
     (psf.DataParallel, "module, devices"),
+    (
+        psf.pipeline.balance,
+        "model, sample, stages, *, by='time', loss=None, repetitions=5, memory_limit=None",
+    ),
+    (psf.pipeline.skippable, "stash=(), pop=()"),
+    (psf.pipeline.stash, "name, tensor"),
+    (psf.pipeline.pop, "name"),
     (psf.ShardedOptimizer.step, "self, scaler=None, timeout=None"),
     (psf.ddp.hooks.FP16, "error_feedback=True"),
     (psf.ddp.hooks.PowerSGD, "rank=2, start=10"),

@@ -12,7 +12,9 @@ from psframework.errors import ArgumentError
 from psframework.nn import Module, Sequential
 
 
-def cut(costs: Sequence[float], parts: int) -> list[int]:
+def cut(
+    costs: Sequence[float], parts: int, nbytes: Sequence[float] | None = None, limit: float | None = None
+) -> list[int]:
     """Sizes of contiguous parts, each of at least one item, whose largest sum is as small as can be.
 
     Of several such cuts it is the most even one: that of the least sum of squares.
@@ -20,20 +22,46 @@ def cut(costs: Sequence[float], parts: int) -> list[int]:
     Args:
         costs: what each item costs: numbers, at least 0.
         parts: how many, at least 1 and no more than items.
+        nbytes: what each item takes of `limit`; its cost if None.
+        limit: what the items of a part may take together; None: any amount.
 
     Raises:
-        ArgumentError: a cost is negative or not finite, or there are fewer items than parts.
+        ArgumentError: a cost is negative or not finite, there are fewer items than parts, or no cut keeps to
+            the limit.
     """
-    if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= len(costs):
+    check_parts(len(costs), parts)
+    until, taken = _sums(costs), _sums(costs if nbytes is None else nbytes)
+    most = np.inf if limit is None else limit
+    least = _least(taken, parts, np.maximum, lambda sums, i: sums)[0]
+    if least > most:
         raise ArgumentError(
-            f"{len(costs)} layers can't be cut into {parts} stages: each stage needs at least one layer"
+            f"cut into {parts} stages, one of them has {least:,.0f} bytes at least, and the limit is "
+            f"{most:,.0f}: use more stages, or smaller micro-batches"
         )
+
+    def fits(sums: Any, i: int) -> Any:
+        return np.where(taken[i] - taken[:i] <= most, sums, np.inf)
+
+    largest = _least(until, parts, np.maximum, fits)[0]
+    return _least(until, parts, np.add, lambda sums, i: np.where(fits(sums, i) <= largest, sums**2, np.inf))[
+        1
+    ]
+
+
+def check_parts(layers: int, parts: int) -> None:
+    """Raises ArgumentError unless each of `parts` stages gets a layer."""
+    if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= layers:
+        raise ArgumentError(
+            f"{layers} layers can't be cut into {parts} stages: each stage needs at least one layer"
+        )
+
+
+def _sums(costs: Sequence[float]) -> Any:
+    """What the first i items cost together, for each i."""
     each = np.asarray(costs, np.float64)
     if not np.isfinite(each).all() or (each < 0).any():
         raise ArgumentError(f"costs must be numbers of at least 0, not {list(costs)}")
-    until = np.concatenate([[0.0], each.cumsum()])
-    largest = _least(until, parts, np.maximum, lambda sums: sums)[0]
-    return _least(until, parts, np.add, lambda sums: np.where(sums <= largest, sums**2, np.inf))[1]
+    return np.concatenate([[0.0], each.cumsum()])
 
 
 def _least(until: Any, parts: int, together: Any, price: Any) -> tuple[float, list[int]]:
@@ -43,7 +71,7 @@ def _least(until: Any, parts: int, together: Any, price: Any) -> tuple[float, li
         until: (n + 1,) float64, cost of the first i items.
         parts: how many.
         together: adds the price of one more part to that of those before it.
-        price: of parts with these sums.
+        price: of the parts that end before item i, from their sums and i.
     """
     n = len(until) - 1
     best = np.full(n + 1, np.inf)  # of i items in as many parts as were looked at so far
@@ -52,7 +80,7 @@ def _least(until: Any, parts: int, together: Any, price: Any) -> tuple[float, li
     for part in range(1, parts + 1):
         following, begins = np.full(n + 1, np.inf), np.zeros(n + 1, np.int64)
         for i in range(part, n + 1):
-            options = together(best[:i], price(until[i] - until[:i]))
+            options = together(best[:i], price(until[i] - until[:i], i))
             begins[i] = options.argmin()
             following[i] = options[begins[i]]
         best = following
