@@ -1,7 +1,4 @@
-"""A batch cut into micro-batches, and their results put together again.
-
-A *tree* is an array, a number, None, or tuples, lists and dicts of trees: what stages take and give.
-"""
+"""A batch cut into micro-batches, and their results put together again."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +14,7 @@ from psframework.autograd import Tensor
 from psframework.backend import Array, as_array, is_array, xp
 from psframework.collective.algorithms import bounds
 from psframework.errors import ArgumentError
-from psframework.interop.structure import flatten
-
-Tree: TypeAlias = Any
+from psframework.pipeline.trees import Tree, arrays_of, mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ def split(x: Tree, y: Tree, count: int) -> MicroBatches:
             raise ArgumentError(f"{name} is a {type(tree).__name__} without arrays: pass np.asarray({name})")
     borders = _borders({**_leaves(x, "x"), **_leaves(y, "y")}, count)
     sizes = [stop - start for start, stop in pairwise(borders)]
-    return MicroBatches(_cut(x, borders), _cut(y, borders), sizes)
+    return MicroBatches(cut_rows(x, borders), cut_rows(y, borders), sizes)
 
 
 def split_tree(tree: Tree, count: int, name: str = "x") -> list[Tree]:
@@ -77,7 +72,17 @@ def split_tree(tree: Tree, count: int, name: str = "x") -> list[Tree]:
     Raises:
         ArgumentError: as `split`.
     """
-    return _cut(tree, _borders(_leaves(tree, name), count))
+    return cut_rows(tree, _borders(_leaves(tree, name), count))
+
+
+def cut_rows(tree: Tree, borders: Sequence[int]) -> list[Tree]:
+    """The parts of a tree between borders, the first of which is 0 and the last the number of its rows."""
+    arrays = arrays_of(tree)
+
+    def part(start: int, stop: int) -> Tree:
+        return mapped(lambda leaf: leaf[start:stop] if _has_rows(leaf) else leaf, arrays)
+
+    return [part(start, stop) for start, stop in pairwise(borders)]
 
 
 def rows(tree: Tree, name: str = "x") -> int:
@@ -107,8 +112,8 @@ def join(trees: Sequence[Tree]) -> Tree:
                 f"micro-batch {j} gave {', '.join(leaves)}, micro-batch 0 {', '.join(each[0])}: "
                 "the model must give the same structure for each"
             )
-    _, rebuild = _flat(trees[0])
-    return rebuild([_joined(path, [leaves[path] for leaves in each]) for path in each[0]])
+    whole = iter([_joined(path, [leaves[path] for leaves in each]) for path in each[0]])
+    return mapped(lambda leaf: next(whole), trees[0])
 
 
 def signature(tree: Tree) -> tuple[Any, ...]:
@@ -130,12 +135,8 @@ def _structure(tree: Tree) -> Any:
     return (type(tree), *map(_structure, tree)) if isinstance(tree, tuple | list) else None
 
 
-def _flat(tree: Tree) -> Any:
-    return flatten(tree, lambda value: not isinstance(value, tuple | list | dict))
-
-
 def _leaves(tree: Tree, path: str) -> dict[str, Any]:
-    """Arrays, numbers and None by their paths, such as "x[0]['mask']", in the order of `_flat`."""
+    """Arrays, numbers and None by their paths, such as "x[0]['mask']", in the order of the tree."""
     return dict(_walk(tree, path))
 
 
@@ -184,14 +185,6 @@ def _borders(leaves: dict[str, Any], count: int) -> list[int]:
         raise ArgumentError(f"microbatches={count!r}: a whole number, at least 1")
     total = _rows(leaves)
     return bounds(total, min(count, total))
-
-
-def _cut(tree: Tree, borders: Sequence[int]) -> list[Tree]:
-    leaves, rebuild = list(_leaves(tree, "").values()), _flat(tree)[1]
-    return [
-        rebuild([leaf[start:stop] if _has_rows(leaf) else leaf for leaf in leaves])
-        for start, stop in pairwise(borders)
-    ]
 
 
 def _joined(path: str, leaves: Sequence[Any]) -> Any:

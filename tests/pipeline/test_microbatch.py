@@ -70,7 +70,7 @@ def test_without_targets_each_part_has_none() -> None:
     assert split(np.zeros(5), None, 2).targets == [None, None]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, bfloat16, np.int64, np.bool_], ids=str)
+@pytest.mark.parametrize("dtype", ["float16", bfloat16, "int64", "bool"], ids=str)
 def test_dtypes_stay(dtype: Any) -> None:
     x = np.zeros((5, 2)).astype(dtype)
     made = split(x, x, 2)
