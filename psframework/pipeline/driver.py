@@ -1,39 +1,33 @@
-"""The driver of a pipe: it plans, places, feeds, watches and collects. Data goes from stage to stage."""
+"""The driver of a pipe: it plans, places, feeds, watches and collects. Data goes from stage to stage.
+
+What fails leaves the pipe `unsettled`: before the next run all ranks go back to the newest commit, those that
+are lost are replaced, and what was done since is done again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from psframework.errors import ArgumentError, ContextClosed, RendezvousTimeout
-from psframework.membership.view import Member
+from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
 from psframework.nn.random import generator
+from psframework.pipeline.history import Done, History
 from psframework.pipeline.microbatch import MicroBatches, join, split, split_tree
+from psframework.pipeline.placement import Cluster, choose
 from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan
-from psframework.pipeline.post import Caller, Post
-from psframework.pipeline.servicer import PLACE
-from psframework.pipeline.spec import ROLE, PipelineOptions
+from psframework.pipeline.post import Post
+from psframework.pipeline.ranks import ASK_SECONDS, Ranks
+from psframework.pipeline.spec import PipelineOptions
 from psframework.pipeline.trees import Tree
+from psframework.pipeline.turns import Turns
 from psframework.rpc.deadline import Deadline
-from psframework.rref.handle import RRef
 
-
-class Cluster(Caller, Protocol):
-    """As much of a cluster as a driver needs."""
-
-    def members(self, role: str | None = None) -> tuple[Member, ...]:
-        """The live members."""
-        ...
-
-    def remote(
-        self, to: Any, fn: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None
-    ) -> RRef:
-        """Runs a function there, and leaves the result there."""
-        ...
+RETRIES = 2
+"""Times that a run is repeated though nobody is lost, since two ranks could not reach each other."""
 
 
 class Driver:
@@ -44,19 +38,24 @@ class Driver:
         plan: of the pipe.
         stages: of all ranks, in order.
         options: how it runs.
+
+    Attributes:
+        reports: of each seat, from the newest run.
     """
 
     def __init__(
         self, cluster: Cluster, plan: PipePlan, stages: Sequence[StagePlan], options: PipelineOptions
     ) -> None:
-        self._cluster = cluster
-        self._plan, self._stages, self._options = plan, stages, options
+        self._options = options
+        self._ranks = Ranks(cluster, plan, stages)
         self._post = Post(plan.pipe, cluster)
-        self._hosts: list[RRef] = []
-        self._runs = 0
-        self._steps = 0
-        self._turn = asyncio.Lock()
+        self._history = History(options.commit_every)
+        self._turns = Turns()
+        self._run_number = 0
+        self._looking: set[int] = set()  # runs of inference and evaluation
+        self._unsettled = False
         self._closed = False
+        self.reports: Sequence[Report] = ()
 
     @classmethod
     async def open(
@@ -66,70 +65,168 @@ class Driver:
 
         Raises:
             RendezvousTimeout: there are not enough stage services.
+            ArgumentError: the options can't be right.
         """
-        services = choose(cluster, len(stages) // options.virtual_stages, options.on)
+        ranks = len(stages) // options.virtual_stages
+        services = choose(cluster, ranks, options.on)
         seed = int(generator().integers(0, 1 << 62))
-        plan = PipePlan(
-            secrets.token_hex(12), 1, tuple((name,) for name in services), len(stages), options.schedule, seed
-        )
+        places = tuple((name,) for name in services)
+        plan = PipePlan(secrets.token_hex(12), 1, places, len(stages), options.schedule, seed)
         driver = cls(cluster, plan, stages, options)
-        await driver._place(Deadline.after(timeout))
+        deadline = Deadline.after(timeout)
+        await driver._ranks.place_all(deadline)
+        try:
+            await driver._ranks.call("commit", 0, deadline=deadline)
+        except BaseException:
+            await driver.close()
+            raise
         return driver
 
-    async def step(self, x: Tree, y: Tree, timeout: float | None = None) -> float:
-        """One step of training; returns the loss of the whole batch before it."""
+    @property
+    def steps(self) -> int:
+        """Steps that were completed."""
+        return self._history.steps
+
+    async def step(self, x: Tree, y: Tree, timeout: float | None = None, *, update: bool = True) -> float:
+        """One step of training; returns the loss of the whole batch before it.
+
+        Raises:
+            DeadlineExceeded: it took too long; names the stage that it waited for.
+            PeerLost: a stage is gone, and nobody took its place in time.
+        """
         batch = split(x, y, self._options.microbatches)
-        async with self._turn:
-            reports = await self._train(batch, Deadline.after(self._seconds(timeout)))
-            self._steps += 1
-        losses = {number: loss for report in reports for number, loss in report.losses.items()}
-        return float(np.dot([losses[number] for number in range(len(batch))], batch.weights))
+        deadline = Deadline.after(self._seconds(timeout))
+        async with self._turns.alone():
+            done = self._history.place(batch, update)
+            try:
+                reports = await self._repeatedly(lambda: self._train(done, deadline), deadline)
+            except BaseException:
+                self._unsettled = True  # some ranks may have updated already
+                raise
+            self._history.add(done)
+        return _loss(reports, batch)
+
+    async def evaluate(self, x: Tree, y: Tree, timeout: float | None = None) -> float:
+        """The loss of a batch, in evaluation mode."""
+        batch = split(x, y, self._options.microbatches)
+        reports = await self._look(batch.inputs, batch.targets, self._seconds(timeout))
+        return _loss(reports, batch)
 
     async def infer(self, x: Tree, timeout: float | None = None) -> Tree:
         """What the last stage answers, in evaluation mode."""
         parts = split_tree(x, self._options.microbatches)
-        deadline = Deadline.after(self._seconds(timeout))
-        async with self._turn:
-            order = Order(self._next_run(), self._steps, len(parts), train=False, targets=False)
-            reports = await self._run(order, parts, None, deadline)
+        reports = await self._look(parts, None, self._seconds(timeout))
         outputs = {number: tree for report in reports for number, tree in report.outputs.items()}
         return join([outputs[number] for number in range(len(parts))])
 
     async def state_dict(self, timeout: float | None = None) -> dict[str, Any]:
         """Parameters and buffers of all stages, by "STAGE.NAME"."""
-        async with self._turn:
-            states = await self._all("state_dict", self._seconds(timeout))
-        return {
-            f"{stage}.{name}": array
-            for state in states
-            for stage, arrays in sorted(state.items())
-            for name, array in arrays.items()
-        }
+        deadline = Deadline.after(self._seconds(timeout))
+        async with self._turns.alone():
+            await self._settle(deadline)
+            states = await self._ranks.call("state_dict", deadline=deadline)
+        found = {stage: arrays for state in states for stage, arrays in state.items()}
+        return {f"{stage}.{name}": array for stage in sorted(found) for name, array in found[stage].items()}
 
     async def close(self) -> None:
-        """Frees the stages."""
+        """Frees the stages; what runs ends with ContextClosed."""
+        if not self._closed:
+            self._closed = True
+            await self._ranks.close()
+
+    async def _repeatedly(
+        self, run: Callable[[], Awaitable[Sequence[Report]]], deadline: Deadline
+    ) -> Sequence[Report]:
+        """Runs, and again if ranks are lost and replaced."""
+        fruitless = 0
+        while True:
+            lost = set(self._ranks.lost)
+            try:
+                await self._settle(deadline)
+                return await run()
+            except PeerLost:
+                self._unsettled = True
+                await self._ranks.look(Deadline.after(ASK_SECONDS))
+                fruitless += self._ranks.lost <= lost
+                if deadline.expired or fruitless > RETRIES:
+                    raise
+            except DeadlineExceeded as error:
+                raise DeadlineExceeded(await self._blame(error)) from None
+
+    async def _settle(self, deadline: Deadline) -> None:
+        """If something failed: all ranks go back to the newest commit, and do again what came after it.
+
+        Raises:
+            PeerLost: a stage is gone, and nobody took its place in time.
+            DeadlineExceeded: a stage did not stop in time.
+        """
         if self._closed:
+            raise ContextClosed("this pipeline is closed")
+        if not self._unsettled:
             return
-        self._closed = True
-        hosts, self._hosts = self._hosts, []
-        calls = [host.rpc_async(timeout=5.0).close() for host in hosts]
-        await asyncio.gather(*calls, return_exceptions=True)
-        for host in hosts:
-            host.close()
+        ranks, commit = self._ranks, self._history.commit
+        await ranks.look(Deadline.after(min(ASK_SECONDS, max(deadline.remaining(), 0.1))))
+        why = "this run was given up"
+        await self._go_back(why, deadline)
+        if ranks.lost:
+            await ranks.replace_lost(commit, self._run_number, deadline)
+            await self._go_back(why, deadline)
+            await ranks.call("keep_elsewhere", commit, deadline=deadline)
+        for done in self._history.since_commit:
+            await self._train(done, deadline)
+        self._unsettled = False
 
-    async def _place(self, deadline: Deadline) -> None:
-        plan = self._plan
-        for rank in range(plan.ranks):
-            stages = [stage for stage in self._stages if stage.index % plan.ranks == rank]
-            service = plan.services[rank][0]
-            self._hosts.append(
-                self._cluster.remote(service, PLACE, (plan, rank, stages), timeout=deadline.remaining())
-            )
-        await asyncio.gather(*(host.confirmed_by_owner() for host in self._hosts))
+    async def _go_back(self, why: str, deadline: Deadline) -> None:
+        """Those that are there stand at the newest commit afterwards."""
+        ranks = self._ranks
+        there = [seat for seat in ranks.seats if seat not in ranks.lost]
+        await ranks.call("abort", self._run_number, why, deadline=deadline, seats=there)
+        await ranks.call("go_back", ranks.plan, self._history.commit, deadline=deadline, seats=there)
 
-    async def _train(self, batch: MicroBatches, deadline: Deadline) -> Sequence[Report]:
-        order = Order(self._next_run(), self._steps, len(batch), tuple(batch.weights), complete=self._steps)
+    async def _train(self, done: Done, deadline: Deadline) -> Sequence[Report]:
+        history, batch = self._history, done.batch
+        order = Order(
+            self._next_run(),
+            done.step,
+            len(batch),
+            tuple(batch.weights),
+            fresh=done.fresh,
+            update="now" if done.update else "",
+            commit=history.commits(done),
+            complete=history.commit,
+            over=self._run_number - 1,
+        )
         return await self._run(order, batch.inputs, batch.targets, deadline)
+
+    async def _look(
+        self, inputs: Sequence[Tree], targets: Sequence[Tree] | None, seconds: float
+    ) -> Sequence[Report]:
+        deadline = Deadline.after(seconds)
+
+        async def run() -> Sequence[Report]:
+            over = min(self._looking, default=self._run_number + 1) - 1
+            order = Order(
+                self._next_run(), self.steps, len(inputs), update="", over=over, train=False,
+                targets=targets is not None,
+            )  # fmt: skip
+            self._looking.add(order.run)
+            try:
+                return await self._run(order, inputs, targets, deadline)
+            finally:
+                self._looking.discard(order.run)
+
+        if self._unsettled:
+            async with self._turns.alone():
+                await self._settle(deadline)
+        try:
+            async with self._turns.together():
+                return await run()
+        except PeerLost:
+            self._unsettled = True
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(await self._blame(error)) from None
+        async with self._turns.alone():
+            return await self._repeatedly(run, deadline)
 
     async def _run(
         self, order: Order, inputs: Sequence[Tree], targets: Sequence[Tree] | None, deadline: Deadline
@@ -137,9 +234,8 @@ class Driver:
         """Has all ranks run, and feeds them."""
         if self._closed:
             raise ContextClosed("this pipeline is closed")
-        calls: list[asyncio.Future[Any]]
-        calls = [host.rpc_async(timeout=deadline.remaining()).run(order) for host in self._hosts]
-        last = self._plan.stages - 1
+        calls = self._ranks.start("run", order, deadline=deadline)
+        seats, last = len(calls), self._ranks.plan.stages - 1
         for number, tree in enumerate(inputs):
             calls.append(self._feed(order, "F", 0, number, tree))
             if targets is not None:
@@ -149,42 +245,35 @@ class Driver:
         finally:
             for call in calls:
                 call.cancel()
-        return results[: len(self._hosts)]
+        self.reports = results[:seats]
+        return self.reports
 
-    def _feed(self, order: Order, kind: str, stage: int, number: int, tree: Tree) -> asyncio.Future[Any]:
-        to = self._plan.service_of(stage, number)
-        sent = self._post.send(to, Key(order.run, kind, stage, number), tree)
-        assert sent is not None
-        return asyncio.ensure_future(sent)
+    def _feed(self, order: Order, kind: str, stage: int, number: int, tree: Tree) -> Any:
+        to = self._ranks.plan.service_of(stage, number)
+        return self._post.send(to, Key(order.run, kind, stage, number), tree)
 
-    async def _all(self, method: str, timeout: float, *args: Any) -> list[Any]:
-        return await asyncio.gather(
-            *(getattr(host.rpc_async(timeout=timeout), method)(*args) for host in self._hosts)
-        )
+    async def _blame(self, error: DeadlineExceeded) -> str:
+        """What to say of a deadline that passed: who did not come to an end, and where it is."""
+        standings = await self._ranks.look(Deadline.after(ASK_SECONDS))
+        silent = [
+            f"{self._ranks.words(seat)} does not answer" for seat, it in standings.items() if it is None
+        ]
+        busy = [(seat, it) for seat, it in standings.items() if it is not None and it.doing]
+        computing = [(seat, it) for seat, it in busy if it.doing.startswith("computing")] or busy
+        texts = silent + [
+            f"{self._ranks.words(seat)} has been {it.doing} for {it.seconds:.1f} s" for seat, it in computing
+        ]
+        lost = [f"{self._ranks.words(seat)} is gone" for seat in sorted(self._ranks.lost)]
+        return f"the step did not end in time: {'; '.join(lost + texts) or error}"
 
     def _next_run(self) -> int:
-        self._runs += 1
-        return self._runs
+        self._run_number += 1
+        return self._run_number
 
     def _seconds(self, timeout: float | None) -> float:
         return self._options.timeout if timeout is None else timeout
 
 
-def choose(cluster: Cluster, ranks: int, on: Sequence[str] | None) -> list[str]:
-    """Names of the services that hold the ranks.
-
-    Raises:
-        RendezvousTimeout: there are not enough.
-        ArgumentError: `on` names another number of them.
-    """
-    if on is not None:
-        if len(on) != ranks:
-            raise ArgumentError(f"on= names {len(on)} services, {ranks} are needed")
-        return list(on)
-    there = sorted((member.name for member in cluster.members(ROLE)), key=lambda name: (len(name), name))
-    if len(there) < ranks:
-        raise RendezvousTimeout(
-            f"{ranks} stage services are needed, {len(there)} are here ({', '.join(there) or 'none'}): "
-            "start more with `psf serve pipeline-stage`"
-        )
-    return there[:ranks]
+def _loss(reports: Sequence[Report], batch: MicroBatches) -> float:
+    losses = {number: loss for report in reports for number, loss in report.losses.items()}
+    return float(np.dot([losses[number] for number in range(len(batch))], batch.weights))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from psframework.nn.random import drawing_from
 from psframework.optim.rule import rule_from_spec
 from psframework.pipeline.mailbox import Mailbox
 from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan, Standing
-from psframework.pipeline.post import Caller, Post
+from psframework.pipeline.post import KEEP, Caller, Post
 from psframework.pipeline.runner import Runner
-from psframework.pipeline.schedule import actions, forward_only
+from psframework.pipeline.schedule import Action, actions, forward_only, own
 from psframework.pipeline.stage import LocalStage, StageOptions
 from psframework.pipeline.trees import Tree
 from psframework.pipeline.updating import Updating
@@ -26,6 +26,9 @@ from psframework.rpc.registry import remote
 
 State = dict[int, dict[str, Any]]
 """Stage -> its snapshot."""
+
+KEPT: Final = 2
+"""Commits of one rank that its buddy keeps."""
 
 _hosts: weakref.WeakValueDictionary[tuple[str, str], Host] = weakref.WeakValueDictionary()
 
@@ -48,7 +51,7 @@ class Host:
 
     Args:
         plan: of the pipe.
-        rank: of this one.
+        seat: this one's rank, and its number among the replicas of the rank.
         stages: those that it holds.
         plans: theirs.
         cluster: calls the other ranks.
@@ -57,12 +60,12 @@ class Host:
     def __init__(
         self,
         plan: PipePlan,
-        rank: int,
+        seat: tuple[int, int],
         stages: Mapping[int, LocalStage],
         plans: Mapping[int, StagePlan],
         cluster: Caller,
     ) -> None:
-        self._plan, self._rank = plan, rank
+        self._plan, (self._rank, self._replica) = plan, seat
         self._stages, self._plans = dict(stages), dict(plans)
         self._cluster = cluster
         self._mailbox = Mailbox()
@@ -70,13 +73,35 @@ class Host:
         self._updating = Updating(self._stages)
         self._running: set[Runner] = set()
         self._commits: dict[int, State] = {}
-        self._kept: dict[tuple[int, int], State] = {}
+        self._kept: dict[int, dict[int, State]] = {}  # rank -> commit -> state
         self._closed = False
         _hosts[plan.pipe, cluster.name] = self
+
+    # For the other ranks
 
     def deliver(self, key: Key, tree: Tree) -> None:
         """Something for an action."""
         self._mailbox.put(key, tree)
+
+    def keep(self, rank: int, commit: int, state: State) -> None:
+        """Keeps the state of another rank, and the one before."""
+        kept = self._kept.setdefault(rank, {})
+        kept[commit] = state
+        for old in sorted(kept)[:-KEPT]:
+            del kept[old]
+
+    def kept(self, rank: int, commit: int) -> State:
+        """The state of another rank, or of this one's replicas.
+
+        Raises:
+            NotRegistered: it is not here.
+        """
+        states = self._commits if rank == self._rank else self._kept.get(rank, {})
+        if commit not in states:
+            raise NotRegistered(f"{self._cluster.name} has no commit {commit} of rank {rank}")
+        return states[commit]
+
+    # For the driver
 
     async def run(self, order: Order) -> Report:
         """Takes part in a run; returns when this rank's share is done, updated and committed.
@@ -88,34 +113,46 @@ class Host:
         """
         if self._closed:
             raise ContextClosed("this pipeline is closed")
+        self._mailbox.end_through(order.over, ContextClosed("this run has ended"))
         for commit in [commit for commit in self._commits if commit < order.complete]:
             del self._commits[commit]
         runner = Runner(self._plan, order, self._stages, self._plans, self._mailbox, self._post)
         self._running.add(runner)
         try:
             if order.train:
-                await compute(self._begin)
-                await runner.go(
-                    actions(self._plan.schedule, self._rank, self._plan.ranks, order.microbatches,
-                            self._plan.virtual_stages)
-                )  # fmt: skip
-                if order.update:
-                    await self._update(runner, order)
-            else:
-                await runner.go(
-                    forward_only(self._rank, self._plan.ranks, order.microbatches, self._plan.virtual_stages)
-                )
+                await compute(self._begin, order.fresh)
+            await runner.go(self._actions(order))
+            if order.update == "now":
+                await self._update(runner, order)
             return runner.report()
         finally:
             self._running.discard(runner)
 
     async def commit(self, number: int) -> None:
-        """Takes a snapshot of all stages."""
+        """Takes a snapshot of all stages, and has it kept elsewhere too."""
         self._commits[number] = await compute(self._snapshot)
+        await self.keep_elsewhere(number)
 
-    async def go_back(self, commit: int) -> None:
-        """Restores a commit of its own."""
+    async def keep_elsewhere(self, number: int) -> None:
+        """Sends a commit of its own to its buddy."""
+        buddy = self._plan.buddy_of(self._rank)
+        if buddy is not None:
+            state = self._commits[number]
+            await self._cluster.rpc_async(
+                buddy, KEEP, (self._plan.pipe, self._rank, number, state), timeout=0
+            )
+
+    async def go_back(self, plan: PipePlan, commit: int) -> None:
+        """Restores a commit of its own, and goes on under another plan."""
         await compute(self._restore, self._commits[commit])
+        self._commits = {commit: self._commits[commit]}
+        self._plan = plan
+
+    async def resume(self, commit: int, state: State, run: int) -> None:
+        """Begins with the state of a rank that is gone, after the run in which it went."""
+        self._mailbox.end_through(run, ContextClosed("over"))
+        await compute(self._restore, state)
+        self._commits = {commit: state}
 
     async def state_dict(self) -> dict[int, dict[str, Any]]:
         """Stage -> parameters and buffers, by name."""
@@ -129,7 +166,7 @@ class Host:
         """Where it is."""
         running = next(iter(self._running), None)
         doing, since = ("", 0.0) if running is None else (running.doing, time.monotonic() - running.since)
-        return Standing(tuple(sorted(self._commits)), tuple(sorted(self._kept)), doing, since)
+        return Standing(tuple(sorted(self._commits)), doing, since)
 
     async def abort(self, run: int, why: str) -> None:
         """All runs up to this one have failed."""
@@ -139,18 +176,25 @@ class Host:
         """Frees all that it holds."""
         self._closed = True
         self._mailbox.end_through(1 << 62, ContextClosed("this pipeline is closed"))
-        self._stages.clear()
-        self._commits.clear()
-        self._kept.clear()
+        for held in (self._stages, self._commits, self._kept):
+            held.clear()
+
+    def _actions(self, order: Order) -> Sequence[Action]:
+        plan = self._plan
+        if order.train:
+            found = actions(plan.schedule, self._rank, plan.ranks, order.microbatches, plan.virtual_stages)
+        else:
+            found = forward_only(self._rank, plan.ranks, order.microbatches, plan.virtual_stages)
+        return own(found, self._replica, len(plan.services[self._rank]))
 
     async def _update(self, runner: Runner, order: Order) -> None:
         await self._updating.run(runner, order)
         if order.commit:
             await self.commit(order.step + 1)
 
-    def _begin(self) -> None:
+    def _begin(self, fresh: bool) -> None:
         for stage in self._stages.values():
-            stage.begin()
+            stage.begin(fresh)
 
     def _snapshot(self) -> State:
         return {index: stage.snapshot() for index, stage in self._stages.items()}

@@ -11,7 +11,7 @@ from psframework.pipeline.plan import Key
 class Mailbox:
     """What has come, and who waits for what has not. Each key is put once and taken once.
 
-    Runs are ended in the order of their numbers: what comes for one that has ended is dropped.
+    What comes for a run that has ended is dropped.
     """
 
     def __init__(self) -> None:
@@ -46,9 +46,6 @@ class Mailbox:
     def end(self, run: int) -> None:
         """A run is over here: what is left of it goes, and what still comes is dropped."""
         self._ended.add(run)
-        while self._floor + 1 in self._ended:
-            self._floor += 1
-            self._ended.remove(self._floor)
         self._forget(lambda each: each == run)
 
     def end_through(self, run: int, error: BaseException) -> None:

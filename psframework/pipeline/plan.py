@@ -88,6 +88,16 @@ class PipePlan:
         """Stages of each rank."""
         return self.stages // self.ranks
 
+    def buddy_of(self, rank: int) -> str | None:
+        """Who keeps the state of a rank; None where its replicas do, or nobody can."""
+        if len(self.services[rank]) > 1 or self.ranks == 1:
+            return None
+        return self.services[(rank + 1) % self.ranks][0]
+
+    def stages_of(self, rank: int) -> range:
+        """Stages that a rank holds."""
+        return range(rank, self.stages, self.ranks)
+
     def service_of(self, stage: int, microbatch: int) -> str:
         """Who runs a micro-batch of a stage: replicas take turns."""
         replicas = self.services[stage % self.ranks]
@@ -104,9 +114,12 @@ class Order:
         step: counts the steps that were completed before it.
         microbatches: how many.
         weights: of each in the loss, times the scale of the loss; none for inference.
-        update: whether it ends with an update of the parameters.
+        fresh: whether gradients of the run before are forgotten first, rather than added to.
+        update: "now": the run ends with an update of the parameters; "held": with gradients that are summed
+            over all that share a parameter, for an update that the driver asks for; "": with gradients.
         commit: whether the update ends with a commit.
         complete: the newest commit that all ranks have: older ones are not needed any more.
+        over: this run and all before it have ended.
         train: whether there is a backward.
         targets: whether a loss is wanted.
     """
@@ -115,9 +128,11 @@ class Order:
     step: int
     microbatches: int
     weights: tuple[float, ...] = ()
-    update: bool = True
+    fresh: bool = True
+    update: str = "now"
     commit: bool = True
     complete: int = 0
+    over: int = 0
     train: bool = True
     targets: bool = True
 
@@ -132,6 +147,7 @@ class Report:
         outputs: of each micro-batch of an inference, where the last stage is.
         spans: (kind, stage, micro-batch, began, ended) of each action, in seconds of the rank's clock.
         peak: stage -> most micro-batches that kept something at once.
+        power: sum of squares of all gradients, where an update is held; not finite if one is not.
         clock: the rank's, when it answered.
     """
 
@@ -139,6 +155,7 @@ class Report:
     outputs: dict[int, Tree] = field(default_factory=dict)
     spans: Sequence[tuple[str, int, int, float, float]] = ()
     peak: Mapping[int, int] = field(default_factory=dict)
+    power: float = 0.0
     clock: float = 0.0
 
 
@@ -149,12 +166,10 @@ class Standing:
 
     Args:
         commits: that it could go back to.
-        kept: (rank, commit) of states that it keeps for others.
         doing: what it does, in words; empty: nothing.
         seconds: since when.
     """
 
     commits: tuple[int, ...] = ()
-    kept: tuple[tuple[int, int], ...] = ()
     doing: str = ""
     seconds: float = 0.0

@@ -11,6 +11,7 @@ from psframework.pipeline.plan import Key
 from psframework.pipeline.trees import Tree
 
 DELIVER: Final = "psframework.pipeline.deliver"
+KEEP: Final = "psframework.pipeline.keep"
 
 
 class Caller(Protocol):

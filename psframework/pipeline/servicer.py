@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
-from psframework.pipeline.host import Host, build, host_of
+from dataclasses import dataclass
+from typing import Final
+
+from psframework.pipeline.host import Host, State, build, host_of
 from psframework.pipeline.plan import Key, PipePlan, StagePlan
-from psframework.pipeline.post import DELIVER
+from psframework.pipeline.post import DELIVER, KEEP
 from psframework.pipeline.trees import Tree
 from psframework.rpc.compute import compute
 from psframework.rpc.current import current
 from psframework.rpc.registry import remote
+from psframework.rpc.values.types import register_type
 
-PLACE = "psframework.pipeline.place"
+PLACE: Final = "psframework.pipeline.place"
+GIVE: Final = "psframework.pipeline.give"
+
+
+@register_type(name="psframework.pipeline.Source")
+@dataclass(frozen=True)
+class Source:
+    """Where the state of a rank that is gone is.
+
+    Args:
+        service: that keeps it.
+        commit: its number.
+        run: the last one of the life before.
+    """
+
+    service: str
+    commit: int
+    run: int
 
 
 @remote(name=PLACE)
-async def place(plan: PipePlan, rank: int, stages: list[StagePlan]) -> Host:
-    """Makes the stages of a rank here. What answers lives as long as somebody refers to it."""
+async def place(
+    plan: PipePlan, seat: tuple[int, int], stages: list[StagePlan], source: Source | None = None
+) -> Host:
+    """Makes the stages of a rank here. What it answers lives as long as somebody refers to it.
+
+    Args:
+        plan: of the pipe.
+        seat: the rank, and the number among its replicas.
+        stages: of the rank.
+        source: of its state; None: initial values.
+    """
+    cluster = current.get()
     made = {stage.index: await compute(build, plan, stage) for stage in stages}
-    host = Host(plan, rank, made, {stage.index: stage for stage in stages}, current.get())
-    await host.commit(0)
+    host = Host(plan, seat, made, {stage.index: stage for stage in stages}, cluster)
+    if source is not None:
+        state = await cluster.rpc_async(source.service, GIVE, (plan.pipe, seat[0], source.commit), timeout=0)
+        await host.resume(source.commit, state, source.run)
     return host
 
 
@@ -26,3 +59,15 @@ async def place(plan: PipePlan, rank: int, stages: list[StagePlan]) -> Host:
 async def deliver(pipe: str, key: Key, tree: Tree) -> None:
     """Something for an action of a rank that is here."""
     host_of(pipe, current.get().name).deliver(key, tree)
+
+
+@remote(name=KEEP)
+async def keep(pipe: str, rank: int, commit: int, state: State) -> None:
+    """Keeps the state of a rank that is elsewhere."""
+    host_of(pipe, current.get().name).keep(rank, commit, state)
+
+
+@remote(name=GIVE)
+async def give(pipe: str, rank: int, commit: int) -> State:
+    """The state of a rank that is gone."""
+    return host_of(pipe, current.get().name).kept(rank, commit)

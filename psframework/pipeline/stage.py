@@ -121,11 +121,12 @@ class LocalStage:
         self._kept: dict[int, _Kept] = {}
         self._later: dict[int, Any] = {}
 
-    def begin(self) -> None:
-        """A step begins: whatever an earlier one left is dropped."""
+    def begin(self, fresh: bool = True) -> None:
+        """A step begins: whatever an earlier one left is dropped; its gradients, if it is `fresh`."""
         self._kept.clear()
         self._later.clear()
-        self.module.zero_grad()
+        if fresh:
+            self.module.zero_grad()
         self.peak = 0
 
     def forward(self, task: Task) -> Result:

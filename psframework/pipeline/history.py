@@ -1,0 +1,69 @@
+"""What a pipe has done since its newest commit, and when the next one is due. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psframework.errors import ArgumentError
+from psframework.pipeline.microbatch import MicroBatches
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A batch that was trained on.
+
+    Args:
+        batch: its micro-batches.
+        update: whether the parameters were updated then, or its gradients are added to those of the next.
+        step: updates that were made before it.
+        fresh: whether no gradients were there before it.
+    """
+
+    batch: MicroBatches
+    update: bool = True
+    step: int = 0
+    fresh: bool = True
+
+
+class History:
+    """Inputs since the newest commit, so that they can be trained on again.
+
+    Args:
+        commit_every: steps between commits.
+
+    Attributes:
+        steps: updates that were made.
+        commit: the newest one: how many updates had been made then.
+    """
+
+    def __init__(self, commit_every: int = 1) -> None:
+        if commit_every < 1:
+            raise ArgumentError(f"commit_every={commit_every}: a number of steps, at least 1")
+        self._every = commit_every
+        self._since: list[Done] = []
+        self.steps = 0
+        self.commit = 0
+
+    @property
+    def since_commit(self) -> Sequence[Done]:
+        """In their order."""
+        return tuple(self._since)
+
+    def place(self, batch: MicroBatches, update: bool) -> Done:
+        """A batch as the next one."""
+        fresh = not self._since or self._since[-1].update
+        return Done(batch, update, self.steps, fresh)
+
+    def commits(self, done: Done) -> bool:
+        """Whether a commit is due after this one."""
+        return done.update and done.step + 1 - self.commit >= self._every
+
+    def add(self, done: Done) -> None:
+        """A batch was trained on; if a commit was due, all ranks have it."""
+        committed = self.commits(done)
+        self._since.append(done)
+        self.steps += done.update
+        if committed:
+            self.commit = self.steps
+            self._since.clear()

@@ -1,0 +1,93 @@
+"""Which services hold the ranks of a pipe, and which one takes the place of one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Protocol
+
+from psframework.errors import ArgumentError, RendezvousTimeout
+from psframework.membership.view import Member, MemberState
+from psframework.pipeline.post import Caller
+from psframework.rpc.deadline import Deadline
+from psframework.rref.handle import RRef
+
+ROLE: Final = "pipeline-stage"
+_LOOK_SECONDS = 0.05
+
+
+class Cluster(Caller, Protocol):
+    """As much of a cluster as a driver needs."""
+
+    def members(self, role: str | None = None) -> tuple[Member, ...]:
+        """The live members."""
+        ...
+
+    def remote(
+        self, to: Any, fn: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None
+    ) -> RRef:
+        """Runs a function there, and leaves the result there."""
+        ...
+
+
+def choose(cluster: Cluster, seats: int, on: Sequence[str] | None) -> list[str]:
+    """Names of the services that a pipe begins on.
+
+    Args:
+        cluster: whose members they are.
+        seats: how many are needed.
+        on: names that the user gave; None: the stage services, in natural order.
+
+    Raises:
+        RendezvousTimeout: there are not enough.
+        ArgumentError: `on` names too few, or one twice.
+    """
+    if on is not None:
+        if len(on) < seats or len(set(on)) < len(on):
+            raise ArgumentError(f"on={list(on)}: this pipeline needs {seats} different services")
+        return list(on[:seats])
+    there = stage_services(cluster)
+    if len(there) < seats:
+        raise RendezvousTimeout(
+            f"this pipeline needs {seats} stage services, {len(there)} are here "
+            f"({', '.join(there) or 'none'}): start more with `psf serve pipeline-stage`"
+        )
+    return there[:seats]
+
+
+def stage_services(cluster: Cluster) -> list[str]:
+    """Names of the stage services that answer, in natural order."""
+    found = [each.name for each in cluster.members(ROLE) if each.state is not MemberState.STALLED]
+    return sorted(found, key=_natural)
+
+
+async def replacement(
+    cluster: Cluster, lost: Member | None, name: str, busy: Collection[str], deadline: Deadline
+) -> str | None:
+    """A service that takes the place of one that is gone; waits for it. None: none came in time.
+
+    Args:
+        cluster: whose members they are.
+        lost: the life of the service that is gone.
+        name: of that service: a new life of it is as good as a spare.
+        busy: names of those that have a place in the pipe.
+        deadline: to wait until.
+    """
+    while True:
+        spares = [each for each in stage_services(cluster) if each not in busy and each != name]
+        again = [each for each in cluster.members() if each.name == name and _is_new(each, lost)]
+        if again or spares:
+            return name if again else spares[0]
+        if deadline.expired:
+            return None
+        await asyncio.sleep(min(_LOOK_SECONDS, deadline.remaining()))
+
+
+def _is_new(member: Member, lost: Member | None) -> bool:
+    stalled = member.state is MemberState.STALLED
+    return not stalled and (lost is None or member.incarnation != lost.incarnation)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,184 @@
+"""The ranks of a pipe as its driver sees them: placed, called all at once, replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from psframework.errors import ContextClosed, DeadlineExceeded, NotRegistered, PeerLost
+from psframework.membership.view import Member
+from psframework.pipeline.placement import Cluster, replacement
+from psframework.pipeline.plan import PipePlan, StagePlan, Standing
+from psframework.pipeline.servicer import PLACE, Source
+from psframework.rpc.deadline import Deadline
+from psframework.rref.handle import RRef
+
+ASK_SECONDS = 1.0
+"""A rank whose loop turns says within this where it is."""
+
+
+class Seat(NamedTuple):
+    """A place in a pipe."""
+
+    rank: int
+    replica: int
+
+
+class Ranks:
+    """The ranks of one pipe.
+
+    Args:
+        cluster: calls them.
+        plan: of the pipe.
+        stages: of all ranks, in order.
+
+    Attributes:
+        plan: as it is now.
+        lost: seats whose services are gone.
+    """
+
+    def __init__(self, cluster: Cluster, plan: PipePlan, stages: Sequence[StagePlan]) -> None:
+        self._cluster, self._stages = cluster, stages
+        self.plan = plan
+        self.lost: set[Seat] = set()
+        self._hosts: dict[Seat, RRef] = {}
+        self._lives: dict[Seat, Member | None] = {}
+
+    @property
+    def seats(self) -> list[Seat]:
+        """All, in order."""
+        return [
+            Seat(rank, replica)
+            for rank, names in enumerate(self.plan.services)
+            for replica in range(len(names))
+        ]
+
+    def name_of(self, seat: Seat) -> str:
+        """The service there."""
+        return self.plan.services[seat.rank][seat.replica]
+
+    def words(self, seat: Seat) -> str:
+        """A seat as errors name it: "stage 1 on stage-1"."""
+        stages = self.plan.stages_of(seat.rank)
+        several = "s" if len(stages) > 1 else ""
+        return f"stage{several} {', '.join(map(str, stages))} on {self.name_of(seat)}"
+
+    async def place_all(self, deadline: Deadline) -> None:
+        """Makes all stages. If one can't be made, none is kept."""
+        try:
+            await _all([self._place(seat, None, deadline) for seat in self.seats])
+        except BaseException:
+            await self.close()
+            raise
+
+    async def call(
+        self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
+    ) -> list[Any]:
+        """Calls a method of all hosts, or of some; the first error cancels the others."""
+        return await _all(self.start(method, *args, deadline=deadline, seats=seats))
+
+    def start(
+        self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
+    ) -> list[Any]:
+        """As `call`, but answers the futures."""
+        seconds = max(deadline.remaining(), 1e-3)
+        chosen = self.seats if seats is None else seats
+        return [getattr(self._hosts[seat].rpc_async(timeout=seconds), method)(*args) for seat in chosen]
+
+    async def look(self, deadline: Deadline) -> dict[Seat, Standing | None]:
+        """Where each rank is: None if it did not say. Those that are gone are `lost` from then on."""
+        seats = [seat for seat in self.seats if seat not in self.lost]
+        calls = self.start("standing", deadline=deadline, seats=seats)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        found: dict[Seat, Standing | None] = {}
+        for seat, answer in zip(seats, answers):
+            if isinstance(answer, PeerLost | NotRegistered | ContextClosed):
+                self.lost.add(seat)
+            elif isinstance(answer, BaseException) and not isinstance(answer, DeadlineExceeded):
+                raise answer
+            else:
+                found[seat] = None if isinstance(answer, BaseException) else answer
+        return found
+
+    async def replace_lost(self, commit: int, run: int, deadline: Deadline) -> None:
+        """Fills the seats of those that are gone, with the state that others keep of them.
+
+        Args:
+            commit: that is restored.
+            run: the last one that failed.
+            deadline: to wait until for a service.
+
+        Raises:
+            PeerLost: no service came in time, naming the stage; or nobody has the state any more.
+        """
+        for seat in sorted(self.lost):
+            gone = self.words(seat)
+            busy = {self.name_of(other) for other in self.seats if other not in self.lost}
+            source = self._source(seat)
+            if source is None:
+                raise PeerLost(
+                    f"{gone} is lost, and so is who kept its state: open the pipeline anew", reason="lost"
+                )
+            found = await replacement(self._cluster, self._lives[seat], self.name_of(seat), busy, deadline)
+            if found is None:
+                raise PeerLost(
+                    f"{gone} is lost, and no other stage service came in time: start one with `psf serve "
+                    "pipeline-stage`, and step again; the other stages stand at the last commit",
+                    peer=self.name_of(seat),
+                    reason="lost",
+                )
+            self.plan = _with(self.plan, seat, found)
+            await self._place(seat, Source(source, commit, run), deadline)
+            self.lost.discard(seat)
+
+    async def close(self) -> None:
+        """Frees all stages."""
+        hosts, self._hosts = self._hosts, {}
+        calls = [
+            host.rpc_async(timeout=ASK_SECONDS).close()
+            for seat, host in hosts.items()
+            if seat not in self.lost
+        ]
+        await asyncio.gather(*calls, return_exceptions=True)
+        for host in hosts.values():
+            host.close()
+
+    async def _place(self, seat: Seat, source: Source | None, deadline: Deadline) -> None:
+        name = self.name_of(seat)
+        self._lives[seat] = next((each for each in self._cluster.members() if each.name == name), None)
+        stages = [self._stages[index] for index in self.plan.stages_of(seat.rank)]
+        host = self._cluster.remote(
+            name, PLACE, (self.plan, tuple(seat), stages, source), timeout=max(deadline.remaining(), 1e-3)
+        )
+        before = self._hosts.pop(seat, None)
+        if before is not None:
+            before.close()
+        self._hosts[seat] = host
+        await host.confirmed_by_owner()
+
+    def _source(self, seat: Seat) -> str | None:
+        """Who has the state of a seat."""
+        twins = [other for other in self.seats if other.rank == seat.rank and other not in self.lost]
+        if twins:
+            return self.name_of(twins[0])
+        buddy = self.plan.buddy_of(seat.rank)
+        alive = {self.name_of(other) for other in self.seats if other not in self.lost}
+        return buddy if buddy in alive else None
+
+
+def _with(plan: PipePlan, seat: Seat, name: str) -> PipePlan:
+    services = [list(names) for names in plan.services]
+    services[seat.rank][seat.replica] = name
+    return replace(plan, generation=plan.generation + 1, services=tuple(map(tuple, services)))
+
+
+async def _all(calls: Sequence[Any]) -> list[Any]:
+    """The results of all; the first error cancels the others."""
+    futures = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*futures)
+    finally:
+        for future in futures:
+            future.cancel()

@@ -1,0 +1,66 @@
+"""Steps one at a time, inferences beside each other, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Turns:
+    """A lock for one writer or several readers; nobody overtakes, so nobody waits for ever."""
+
+    def __init__(self) -> None:
+        self._readers = 0
+        self._writing = False
+        self._line: deque[tuple[asyncio.Future[None], bool]] = deque()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Nobody else is inside."""
+        await self._enter(True)
+        try:
+            yield
+        finally:
+            self._writing = False
+            self._admit()
+
+    @asynccontextmanager
+    async def together(self) -> AsyncIterator[None]:
+        """Nobody is alone inside."""
+        await self._enter(False)
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            self._admit()
+
+    async def _enter(self, alone: bool) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((turn, alone))
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # admitted, and cancelled before it knew
+                self._leave(alone)
+            self._admit()
+            raise
+
+    def _leave(self, alone: bool) -> None:
+        if alone:
+            self._writing = False
+        else:
+            self._readers -= 1
+
+    def _admit(self) -> None:
+        while self._line:
+            turn, alone = self._line[0]
+            if not turn.cancelled():
+                if self._writing or (alone and self._readers):
+                    return
+                self._writing = alone
+                self._readers += not alone
+                turn.set_result(None)
+            self._line.popleft()
