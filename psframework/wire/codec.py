@@ -49,7 +49,7 @@ def encode(header: Message, data: Buffer | Sequence[Buffer] = b"") -> bytes:
     if len(head) + nbytes + 16 > MAX_MESSAGE:
         raise WireError(f"a message of {nbytes} bytes of data; one message may hold 2 GiB, send it in chunks")
     try:
-        return b"".join((head, _varint(number << 3 | _BYTES), _varint(nbytes), *buffers))
+        return b"".join((head, varint(number << 3 | _BYTES), varint(nbytes), *buffers))
     except (BufferError, TypeError):
         raise ArgumentError(
             "a buffer to send is not C-contiguous; pass it through wire.spec.as_bytes"
@@ -84,6 +84,20 @@ def decode(
         return message_type.FromString(head), data
     except (DecodeError, ValueError) as error:
         raise WireError(f"not a {message_type.__name__}: {error}") from None
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it: 7 bits a byte, the lowest first."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 _data_fields: dict[type[Message], int] = {}
@@ -153,12 +167,3 @@ def _read_varint(view: memoryview, position: int, longest: int) -> tuple[int, in
         if byte < 0x80:
             return result, position
     raise WireError("a number that does not end")
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

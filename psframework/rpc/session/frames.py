@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from psframework.errors import WireError
 from psframework.proto.v1.call_pb2 import Frame, FrameBatch, FrameKind, Hello, Identity, LinkState, Welcome
 from psframework.proto.v1.call_pb2 import Lane as LaneNumber
+from psframework.wire.codec import varint
 from psframework.wire.lanes import Lane
 
 REQUEST: Final = int(FrameKind.FRAME_KIND_REQUEST)
@@ -53,7 +54,7 @@ _FRAMES_TAG: Final = bytes([FrameBatch.FRAMES_FIELD_NUMBER << 3 | 2])
 def encode_frame(frame: Frame) -> bytes:
     """The frame as an element of FrameBatch.frames, ready to be joined with others."""
     data = frame.SerializeToString()
-    return _FRAMES_TAG + _varint(len(data)) + data
+    return _FRAMES_TAG + varint(len(data)) + data
 
 
 def encode_batch(
@@ -103,19 +104,6 @@ def check_payload(frame: Frame, lanes: frozenset[Lane], max_bytes: int) -> None:
         raise WireError("inline parts do not have the sizes that were announced")
     if lane in PLACED and len(frame.offsets) != count:
         raise WireError("shared parts and their offsets differ in number")
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 __all__ = ["Frame", "FrameBatch", "Hello", "Identity", "LinkState", "Welcome"]
