@@ -17,6 +17,7 @@ from psframework.rpc.security.identity import authorize
 from psframework.rpc.service import Handler, MethodTable
 from psframework.rpc.session.adapter import gather_parts
 from psframework.rpc.session.calls import Answer
+from psframework.rpc.session.mourners import Mourners
 from psframework.rpc.session.payload import byte_views
 from psframework.rpc.session.peer import Peer
 from psframework.rpc.status import detail_to_error, error_to_detail
@@ -69,7 +70,7 @@ class Loopback:
         self.lost: PeerLost | None = None
         self._methods = methods
         self._open: set[LocalCall] = set()
-        self._mourners: dict[object, Callable[[], None]] = {}
+        self._mourners = Mourners()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -115,13 +116,7 @@ class Loopback:
 
     def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """As `Peer.when_lost`."""
-        key = object()
-        self._mourners[key] = callback
-
-        def take_back() -> None:
-            self._mourners.pop(key, None)
-
-        return take_back
+        return self._mourners.add(callback)
 
     async def call(
         self,
@@ -153,9 +148,7 @@ class Loopback:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
-        mourners, self._mourners = self._mourners, {}
-        for mourner in mourners.values():
-            mourner()
+        self._mourners.tell()
 
     def _payload(self, views: Sequence[memoryview]) -> Incoming:
         if self.kept and self.kept + sum(map(len, views)) > self._limit:

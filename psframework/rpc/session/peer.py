@@ -16,6 +16,7 @@ from psframework.rpc.session.bulk import Bulk
 from psframework.rpc.session.calling import Calling, Home
 from psframework.rpc.session.dispatch import Dispatcher
 from psframework.rpc.session.frames import Frame, LinkState
+from psframework.rpc.session.mourners import Mourners
 from psframework.rpc.session.replies import Replies
 from psframework.rpc.session.segments import Segments
 from psframework.rpc.session.session import Session
@@ -65,7 +66,7 @@ class Peer(Calling):
             max_payload=limit,
         )
         segments.devices.bind(port.post, home.spawn)
-        self._mourners: dict[object, Callable[[], None]] = {}
+        self._mourners = Mourners()
         self._closing = False
         self._sockets: Sockets | None = None
         self._ended = asyncio.Event()
@@ -102,13 +103,7 @@ class Peer(Calling):
 
     def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` when the session has ended for good; returns what takes that back."""
-        key = object()
-        self._mourners[key] = callback
-
-        def take_back() -> None:
-            self._mourners.pop(key, None)
-
-        return take_back
+        return self._mourners.add(callback)
 
     async def share(self, segment: Segment) -> int:
         """Hands a shared segment to the peer; returns the id under which its handlers find it.
@@ -134,10 +129,12 @@ class Peer(Calling):
         if self._lost is None:
             self._closing = True
             self._port.post(Frame(kind=frames.GOODBYE))  # type: ignore[arg-type]
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GOODBYE_SECONDS if self._port.link else 0):
-                    await self._ended.wait()
-            self.fail("closed", f"the connection to {self.info.name} was closed here")
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(GOODBYE_SECONDS if self._port.link else 0):
+                        await self._ended.wait()
+            finally:  # even if nobody waits any more
+                self.fail("closed", f"the connection to {self.info.name} was closed here")
 
     # For the agent
 
@@ -319,9 +316,7 @@ class Peer(Calling):
         self.segments.close()
         self._ended.set()
         self._on_lost(self)
-        mourners, self._mourners = self._mourners, {}
-        for mourner in mourners.values():
-            mourner()
+        self._mourners.tell()
 
     def _agree(self, state: LinkState) -> None:
         port, options = self._port, self._home.options
