@@ -24,7 +24,7 @@ import socket
 import stat
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -257,16 +257,21 @@ def pack_hello(session_key: bytes, magic: bytes = SEGMENTS) -> bytes:
     return _HELLO.pack(magic, fingerprint(session_key), secrets.token_bytes(_NONCE))
 
 
-def read_hello(hello: bytes, keys: Mapping[bytes, bytes], magic: bytes = SEGMENTS) -> bytes:
+def read_hello(
+    hello: bytes, keys: Mapping[bytes, bytes], magic: bytes = SEGMENTS, *, ended: Container[bytes] = ()
+) -> bytes:
     """The session key that the client means, of `keys` (by fingerprint).
 
     Raises:
-        WireError: no hello of this protocol.
+        WireError: no hello of this protocol, or for a session that has `ended` (by fingerprint).
         PermissionDenied: no such key.
     """
     if len(hello) != HELLO_BYTES or not hello.startswith(magic):
         raise WireError("not a handover of this kind and version")
-    key = keys.get(_HELLO.unpack(hello)[1])
+    wanted = _HELLO.unpack(hello)[1]
+    key = keys.get(wanted)
+    if key is None and wanted in ended:
+        raise WireError("the session has ended meanwhile")
     if key is None:
         raise PermissionDenied("no session with this key")
     return key

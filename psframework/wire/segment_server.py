@@ -106,11 +106,15 @@ class SegmentServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:
-            if self._listener is not None:
-                await self._listener.close()
-        finally:
-            self._close()
+        self.stop()
+        if self._listener is not None:
+            await self._listener.close()
+
+    def stop(self) -> None:
+        """Takes nothing more, at once; leaving then waits for what is being served."""
+        if self._listener is not None:
+            self._listener.stop()
+        self._close()
 
     def _close(self) -> None:
         if self._socket is not None:

@@ -17,14 +17,22 @@ import asyncio
 import logging
 import socket
 import ssl
-import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from psframework.errors import ConfigurationError, DeadlineExceeded, PeerLost, PsfError, WireError
+from psframework.errors import (
+    ConfigurationError,
+    DeadlineExceeded,
+    PeerLost,
+    PermissionDenied,
+    PsfError,
+    WireError,
+)
 from psframework.wire import handover
 from psframework.wire.listener import Listener
 from psframework.wire.memory import Buffer
+from psframework.wire.tls_sockets import Handshakes
 
 log = logging.getLogger("psframework.wire")
 
@@ -33,49 +41,22 @@ PROOF_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 1.0
 _BACKLOG: Final = 64
 
+_REMEMBERED: Final = 1024
+
 # A path that swallows everything, while nothing is said, is noticed after this; `Watch` sees to the rest.
 _IDLE_SECONDS, _PROBE_SECONDS, _PROBES = 10, 5, 3
-STUCK_SECONDS: Final = 20.0
-LOOK_SECONDS: Final = 5.0
-_TCP_INFO: Final = struct.Struct("=8x13I")  # Linux: struct tcp_info as far as tcpi_last_ack_recv
-_UNACKNOWLEDGED, _SINCE_LAST_MS = 4, 12
 
 Taker = Callable[[socket.socket], None]
 Contexts = Callable[[], ssl.SSLContext | None]
+OnRefused = Callable[[str, Exception], None]
 
 
 def _plain() -> None:
     return None
 
 
-def _ignore(_: BaseException) -> None:
+def _ignore(_: str, __: Exception) -> None:
     pass
-
-
-class TlsSocket(ssl.SSLSocket):
-    """A TLS socket that behaves like a plain one which does not block."""
-
-    def send(self, data: Any, flags: int = 0) -> int:
-        try:
-            return super().send(data, flags)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
-
-    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:  # type: ignore[override]
-        """Sends of the first buffer; who sends must look how much has left anyway."""
-        return self.send(next(iter(buffers)))
-
-    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        try:
-            return super().recv(buflen, flags)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
-
-    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        try:
-            return super().recv_into(buffer, nbytes, flags)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
 
 
 class SocketServer:
@@ -85,6 +66,7 @@ class SocketServer:
         on_socket: called on the loop with (session's key, number, socket) of each that has proved itself. It
             returns what takes the socket over, or raises a PsfError: the connection is then closed.
         context: what TLS is made with; None for plain TCP.
+        on_refused: told (HOST:PORT, error) of each that does not know a key, or whose certificate won't do.
         seconds: how long a connection may take to prove itself.
     """
 
@@ -92,12 +74,16 @@ class SocketServer:
         self,
         on_socket: Callable[[bytes, int, socket.socket], Taker],
         context: Contexts = _plain,
+        on_refused: OnRefused = _ignore,
         seconds: float = PROOF_SECONDS,
     ) -> None:
         self._on_socket = on_socket
         self._context = context
+        self._on_refused = on_refused
         self._seconds = seconds
+        self._handshakes = Handshakes()
         self._keys: dict[bytes, bytes] = {}
+        self._ended: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._listener: Listener | None = None
         self.port = 0
 
@@ -107,7 +93,9 @@ class SocketServer:
 
     def forget(self, session_key: bytes) -> None:
         """Refuses the key from now on; sockets already taken stay."""
-        self._keys.pop(handover.fingerprint(session_key), None)
+        fingerprint = handover.fingerprint(session_key)
+        if self._keys.pop(fingerprint, None) is not None:
+            self._ended.append(fingerprint)
 
     def listen(self, host: str, ports: Sequence[int] = (0,)) -> None:
         """Listens on the first of these ports that is free.
@@ -119,25 +107,38 @@ class SocketServer:
         self.port = sock.getsockname()[1]
         self._listener = Listener(sock, self._serve, "psf-sockets")
 
-    async def close(self) -> None:
-        """Takes no more."""
+    def stop(self) -> None:
+        """Takes no more, at once: nothing listens at the port any longer."""
         if self._listener is not None:
-            listener, self._listener = self._listener, None
-            await listener.close()
+            self._listener.stop()
+        self._handshakes.close()
+
+    async def close(self) -> None:
+        """As `stop`; returns when those that were proving themselves are gone."""
+        self.stop()
+        if self._listener is not None:
+            await self._listener.close()
 
     async def _serve(self, connection: socket.socket) -> None:
+        address = _other_end(connection)
         try:
             async with asyncio.timeout(self._seconds):
                 await self._take(connection)
         except (PsfError, OSError) as error:
-            log.debug("refused a connection: %s", error)
+            log.debug("refused a connection of %s: %s", address, error)
+            if is_refusal(error):
+                self._on_refused(address, error)
 
     async def _take(self, connection: socket.socket) -> None:
         _tune(connection)
-        sock = await _secure(connection, self._context(), server_side=True)
+        context = self._context()
+        if context is None:
+            sock = socket.socket(fileno=connection.detach())
+        else:
+            sock = await self._handshakes.secure(connection, context, server_side=True)
         try:
             hello = await _receive(sock, handover.HELLO_BYTES)
-            key = handover.read_hello(hello, self._keys, MAGIC)
+            key = handover.read_hello(hello, self._keys, MAGIC, ended=self._ended)
             challenge, nonce = handover.pack_challenge(key, hello)
             await _send(sock, challenge)
             offer = await _receive(sock, handover.OFFER_BYTES)
@@ -153,45 +154,6 @@ class SocketServer:
         taker(sock)
 
 
-class Watch:
-    """Notices a path that swallows what is sent; the kernel alone gives up after a quarter of an hour.
-
-    A peer that merely does not read still acknowledges, so it may take as long as it likes.
-
-    Args:
-        sock: a TCP socket; for others nothing is done.
-        stuck: called, once, with what is wrong.
-    """
-
-    def __init__(self, sock: socket.socket, stuck: Callable[[BaseException], None]) -> None:
-        self._socket = sock
-        self._stuck = stuck
-        self._timer: asyncio.TimerHandle | None = None
-        if sock.family != getattr(socket, "AF_UNIX", None) and hasattr(socket, "TCP_INFO"):
-            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
-
-    def close(self) -> None:
-        """Looks no more; before the socket is closed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._stuck = _ignore  # else each would refer to the other
-
-    def _look(self) -> None:
-        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        if is_stuck(info):
-            self._timer = None
-            self._stuck(ConnectionError(f"nothing that was sent has arrived for {STUCK_SECONDS:.0f} s"))
-        else:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
-
-
-def is_stuck(info: bytes) -> bool:
-    """Whether Linux's `tcp_info` says that bytes are under way, and that no word of any has come for long."""
-    fields = _TCP_INFO.unpack(info)
-    return bool(fields[_UNACKNOWLEDGED] and fields[_SINCE_LAST_MS] > 1000 * STUCK_SECONDS)
-
-
 async def connect(
     host: str,
     port: int,
@@ -205,7 +167,7 @@ async def connect(
     """Opens connection `number` to a SocketServer, and proves to it that this side knows the key.
 
     Args:
-        host: tried by each of its addresses in turn.
+        host: tried by each of its addresses in turn; one that does not answer has only its share of the time.
         port: as the peer told it.
         session_key: the key that both ends know.
         number: tells the peer what the connection is for.
@@ -220,26 +182,20 @@ async def connect(
         DeadlineExceeded: it took too long.
     """
     loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
     failure: Exception = PeerLost(f"{host} has no address", reason="refused")
     try:
         async with asyncio.timeout(seconds):
-            for family, kind, protocol, _, address in await loop.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
-            ):
-                sock = socket.socket(family, kind, protocol)
+            places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            for tried, (family, kind, protocol, _, address) in enumerate(places):
+                share = (end - loop.time()) / (len(places) - tried)
                 try:
-                    sock.setblocking(False)
-                    await loop.sock_connect(sock, address)
-                    _tune(sock)
-                    sock = await _secure(sock, context, server_name=server_name or host)
-                    await _prove(sock, session_key, number)
-                    return sock
+                    sock = socket.socket(family, kind, protocol)
+                    await _reach(sock, address, share)
+                    return await _agree(sock, session_key, number, context, server_name or host)
                 except (PsfError, OSError) as error:
-                    failure = error
-                    sock.close()
-                except BaseException:
-                    sock.close()
-                    raise
+                    if not isinstance(failure, DeadlineExceeded):  # that one may answer yet
+                        failure = error
     except TimeoutError:
         raise DeadlineExceeded(f"no answer within {seconds} s from {host}:{port}") from None
     except OSError as error:
@@ -252,36 +208,46 @@ async def connect(
         del failure  # it refers to this frame, and the frame to it
 
 
-async def _prove(sock: socket.socket, session_key: bytes, number: int) -> None:
-    hello = handover.pack_hello(session_key, MAGIC)
-    await _send(sock, hello)
-    challenge = await _receive(sock, handover.CHALLENGE_BYTES)
-    await _send(sock, handover.pack_offer(session_key, hello, challenge, number))
-    handover.check_answer(await _receive(sock, len(handover.CONFIRMED)))
+def is_refusal(error: Exception) -> bool:
+    """Whether somebody was turned away, and not merely gone too early or too late."""
+    gone = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    return isinstance(error, PermissionDenied | ssl.SSLError) and not gone
 
 
-async def _secure(
-    sock: socket.socket, context: ssl.SSLContext | None, *, server_side: bool = False, server_name: str = ""
-) -> socket.socket:
-    """The socket after a TLS handshake, if there is a context; it takes the plain one over."""
-    if context is None:
-        return socket.socket(fileno=sock.detach())
-    context.sslsocket_class = TlsSocket
-    secure = context.wrap_socket(
-        sock, server_side=server_side, do_handshake_on_connect=False, server_hostname=server_name or None
-    )
+async def _reach(sock: socket.socket, address: Any, seconds: float) -> None:
     try:
-        while True:
-            try:
-                secure.do_handshake()
-                return secure
-            except ssl.SSLWantReadError:
-                await handover.wait_for(secure)
-            except ssl.SSLWantWriteError:
-                await handover.wait_for(secure, writing=True)
+        sock.setblocking(False)
+        async with asyncio.timeout(seconds):
+            await asyncio.get_running_loop().sock_connect(sock, address)
+        _tune(sock)
+    except TimeoutError:
+        sock.close()
+        raise DeadlineExceeded(f"no answer within {seconds:.2f} s from {address[0]}") from None
     except BaseException:
-        secure.close()
+        sock.close()
         raise
+
+
+async def _agree(
+    sock: socket.socket, session_key: bytes, number: int, context: ssl.SSLContext | None, server_name: str
+) -> socket.socket:
+    """The connected socket, or TLS over it, once each end has proved itself; closed if that fails."""
+    if context is not None:
+        handshakes = Handshakes()
+        try:
+            sock = await handshakes.secure(sock, context, server_name=server_name)
+        finally:
+            handshakes.close()
+    try:
+        hello = handover.pack_hello(session_key, MAGIC)
+        await _send(sock, hello)
+        challenge = await _receive(sock, handover.CHALLENGE_BYTES)
+        await _send(sock, handover.pack_offer(session_key, hello, challenge, number))
+        handover.check_answer(await _receive(sock, len(handover.CONFIRMED)))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 async def _receive(sock: socket.socket, nbytes: int) -> bytes:
@@ -328,6 +294,14 @@ def _bound(host: str, ports: Sequence[int]) -> socket.socket:
             failure = error
             sock.close()
     raise ConfigurationError(f"no port of {host} for sockets: {failure}")
+
+
+def _other_end(connection: socket.socket) -> str:
+    try:
+        host, port = connection.getpeername()[:2]
+    except OSError:  # it has gone already
+        return "unknown"
+    return f"{host}:{port}"
 
 
 def _tune(sock: socket.socket) -> None:

@@ -195,3 +195,13 @@ async def test_a_listener_that_is_not_ours_gets_nothing(tmp_path, answer):
     (fd, packet), *_ = seen
     assert fd == -1
     assert KEY not in packet
+
+
+def test_a_session_that_has_ended_is_told_from_a_key_that_nobody_knows() -> None:
+    key = handover.new_key()
+    hello, name = handover.pack_hello(key), handover.fingerprint(key)
+    with pytest.raises(PermissionDenied, match="no session"):
+        handover.read_hello(hello, {}, ended=[b"another"])
+    with pytest.raises(WireError, match="has ended"):
+        handover.read_hello(hello, {}, ended=[name])
+    assert handover.read_hello(hello, {name: key}, ended=[name]) == key

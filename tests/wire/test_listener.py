@@ -2,6 +2,9 @@
 
 import asyncio
 import socket
+from typing import Any
+
+import pytest
 
 from psframework.wire import listener
 from psframework.wire.listener import Listener
@@ -60,3 +63,69 @@ async def test_only_so_many_are_served_at_once_and_closing_ends_them() -> None:
     assert ended == served
     for client in clients:
         client.close()
+
+
+async def test_a_place_that_gets_free_is_taken() -> None:
+    served: list[asyncio.Event] = []
+
+    async def serve(_: socket.socket) -> None:
+        served.append(asyncio.Event())
+        await served[-1].wait()
+
+    sock, address = listening()
+    taking = Listener(sock, serve, "test")
+    clients = [socket.create_connection(address) for _ in range(listener.MOST + 2)]
+    await until(lambda: len(served) == listener.MOST)
+    for place in list(served[:2]):
+        place.set()
+    await until(lambda: len(served) == listener.MOST + 2)
+    await taking.close()
+    for client in clients:
+        client.close()
+
+
+async def test_stopping_needs_no_turn_of_the_loop() -> None:
+    async def serve(_: socket.socket) -> None:
+        await asyncio.Event().wait()
+
+    sock, address = listening()
+    taking = Listener(sock, serve, "test")
+    with socket.create_connection(address) as client:
+        await until(lambda: taking._served)
+        taking.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        await taking.close()
+        assert client.recv(1) == b""
+
+
+class Exhausted:
+    """A listening socket, while the process has no descriptor left."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.tried = 0
+
+    def accept(self) -> Any:
+        self.tried += 1
+        if self.tried == 1:
+            raise OSError("too many open files")
+        return self._socket.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+async def test_without_descriptors_it_waits_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_PAUSE_SECONDS", 0.01)
+    served: list[socket.socket] = []
+
+    async def serve(connection: socket.socket) -> None:
+        served.append(connection)
+
+    sock, address = listening()
+    taking = Listener(Exhausted(sock), serve, "test")  # type: ignore[arg-type]
+    with socket.create_connection(address):
+        await until(lambda: served)
+    await taking.close()
+    assert sock.fileno() == -1

@@ -1,10 +1,9 @@
 """TCP connections under a session's key: who knows it gets one, strangers cost little, TLS shows who."""
 
 import asyncio
-import contextlib
 import gc
 import socket
-import struct
+import ssl
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -25,10 +24,17 @@ from psframework.errors import (
 from psframework.rpc.security import certificates
 from psframework.rpc.security.identity import server_name, socket_identity
 from psframework.rpc.security.tls import TlsFiles
-from psframework.wire import handover, sockets
-from psframework.wire.sockets import MAGIC, SocketServer, TlsSocket, connect
+from psframework.wire import handover
+from psframework.wire.sockets import MAGIC, SocketServer, connect, is_refusal
+from psframework.wire.tls_sockets import TlsSocket
 
 KEY, OTHER = handover.new_key(), handover.new_key()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - conditions of every kind
+            await asyncio.sleep(0.001)
 
 
 class Door:
@@ -176,6 +182,58 @@ async def test_what_can_not_be_reached_is_told_in_time() -> None:
         await connect("no.such.host.invalid", port, KEY, 1, seconds=5)
 
 
+async def test_an_address_that_swallows_everything_has_only_its_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    found, real, tried = loop.getaddrinfo, loop.sock_connect, []
+
+    async def getaddrinfo(host: str, port: int, **more: Any) -> Any:
+        return [each for last in "234" for each in await found(f"127.0.0.{last}", port, **more)]
+
+    async def sock_connect(sock: socket.socket, address: tuple[str, int]) -> None:
+        tried.append(address[0])
+        if address[0] == "127.0.0.4":
+            await real(sock, ("127.0.0.1", address[1]))
+        else:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(loop, "sock_connect", sock_connect)
+    async with opened() as door:
+        (await connect("somewhere", door.server.port, KEY, 1, seconds=3)).close()
+        assert tried == ["127.0.0.2", "127.0.0.3", "127.0.0.4"] and len(door.taken) == 1
+        door.server.forget(KEY)  # the last refuses; the others may answer another time
+        with pytest.raises(DeadlineExceeded, match=r"127\.0\.0\.2"):
+            await connect("somewhere", door.server.port, KEY, 1, seconds=0.3)
+
+
+async def test_who_is_turned_away_is_told_and_who_is_only_late_is_not() -> None:
+    refused: list[tuple[str, Exception]] = []
+    async with opened(on_refused=lambda *each: refused.append(each)) as door:
+        for key in (OTHER, KEY):
+            door.server.forget(KEY)
+            with pytest.raises(WireError):
+                await connect("127.0.0.1", door.server.port, key, 1)
+        with socket.create_connection(("127.0.0.1", door.server.port)):
+            pass
+        await until(lambda: not door.server._listener._served)  # type: ignore[union-attr]
+    ((address, error),) = refused
+    assert address.startswith("127.0.0.1:") and isinstance(error, PermissionDenied)
+
+
+def test_what_counts_as_turned_away() -> None:
+    assert is_refusal(PermissionDenied("no")) and is_refusal(ssl.SSLCertVerificationError("no"))
+    assert not any(is_refusal(error) for error in (WireError("x"), OSError("x"), ssl.SSLEOFError("x")))
+
+
+async def test_stopping_needs_no_turn_of_the_loop() -> None:
+    async with opened() as door:
+        door.server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", door.server.port))
+
+
 async def test_the_first_free_port_of_several_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -188,40 +246,6 @@ async def test_the_first_free_port_of_several_is_taken() -> None:
         await server.close()
     with pytest.raises(ConfigurationError, match="unknown"):
         server.listen("no.such.host.invalid")
-
-
-def info(unacknowledged: int, milliseconds: int) -> bytes:
-    return bytes(8) + struct.pack("=13I", *[0] * 4, unacknowledged, *[0] * 7, milliseconds)
-
-
-def test_a_path_is_stuck_only_if_bytes_are_under_way_and_no_word_has_come() -> None:
-    assert sockets.is_stuck(info(1, 20_001))
-    assert not sockets.is_stuck(info(1, 20_000)) and not sockets.is_stuck(info(0, 1_000_000))
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="Linux only")
-async def test_a_watch_tells_once_and_lets_slow_readers_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "LOOK_SECONDS", 0.001)
-    told: list[BaseException] = []
-    looked: list[bytes] = []
-    real = sockets.is_stuck
-    monkeypatch.setattr(sockets, "is_stuck", lambda data: looked.append(data) or real(data))
-    async with opened() as door:
-        with await connect("127.0.0.1", door.server.port, KEY, 1) as ours:
-            watch = sockets.Watch(ours, told.append)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    ours.send(bytes(1 << 20))  # nobody reads
-            await asyncio.sleep(0.05)
-            assert len(looked) > 1 and not told
-            monkeypatch.setattr(sockets, "is_stuck", lambda _: True)
-            await asyncio.sleep(0.05)
-            assert len(told) == 1 and isinstance(told[0], ConnectionError)
-            watch.close()
-            again = sockets.Watch(ours, told.append)
-            again.close()
-            await asyncio.sleep(0.05)
-            assert len(told) == 1
 
 
 class Sides:
@@ -277,6 +301,8 @@ async def test_tls_refuses_strangers_both_ways(sides: Sides, tmp_path: Path) -> 
                 "127.0.0.1", door.server.port, KEY, 1, context=context, server_name=name, seconds=5
             )
 
+        refused: list[Exception] = []
+        door.server._on_refused = lambda _, error: refused.append(error)
         for files, wanted in (
             (strangers.client, name),
             (sides.client, server_name("coordinator")),
@@ -285,5 +311,6 @@ async def test_tls_refuses_strangers_both_ways(sides: Sides, tmp_path: Path) -> 
             with pytest.raises(PsfError):
                 await dial(files, wanted)
         assert not door.taken
+        await until(lambda: len(refused) == 3)
         (await dial(sides.client)).close()
         assert len(door.taken) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -15,6 +14,7 @@ from weakref import WeakValueDictionary
 import grpc
 
 from psframework.errors import ArgumentError, ConfigurationError, PeerLost, WireError
+from psframework.observe.logs import get_logger
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.limits import AgentOptions
@@ -26,6 +26,7 @@ from psframework.rpc.session.adapter import unary_handler
 from psframework.rpc.session.dial import Dialer, Target
 from psframework.rpc.session.frames import Identity
 from psframework.rpc.session.peer import Home, Peer
+from psframework.rpc.session.refusals import Refusals
 from psframework.rpc.session.segments import Segments
 from psframework.wire import shm
 from psframework.wire.lanes import Lane
@@ -33,8 +34,7 @@ from psframework.wire.segment_server import SegmentServer
 from psframework.wire.shm import Segment
 from psframework.wire.sockets import SocketServer
 
-log = logging.getLogger("psframework.rpc")
-
+LOGGER = "psframework.rpc"
 REMEMBERED_DEAD = 4096
 
 
@@ -80,6 +80,7 @@ class Agent:
         self._keys: dict[bytes, Peer] = {}
         self._segment_server: SegmentServer | None = None
         self._socket_server: SocketServer | None = None
+        self._refusals = Refusals()
         self._closed = self._ended = False
 
     @property
@@ -189,15 +190,24 @@ class Agent:
 
         Args:
             host: where the server listens too.
-            ports: the first free one of these is taken. None free: everything stays with gRPC.
+            ports: the first free one of these is taken. None free: the log says so, and all stays with gRPC.
         """
         if not self.options.sockets or self._socket_server is not None:
             return
-        server = SocketServer(self._take_socket, lambda: self._security.socket_context(server_side=True))
+        server = SocketServer(
+            self._take_socket,
+            lambda: self._security.socket_context(server_side=True),
+            on_refused=self._refusals.record,
+        )
         try:
             server.listen(host, ports)
         except ConfigurationError as error:
-            log.debug("all stays with gRPC: %s", error)
+            server.stop()
+            get_logger(LOGGER).info(
+                "peers of other hosts stay with gRPC, which is slower",
+                reason=str(error),
+                fix="a second free port, as in --port-range",
+            )
             return
         for key in self._keys:
             server.expect(key)
@@ -239,18 +249,25 @@ class Agent:
         """Ends all sessions in order; calls that are still open end with PeerLost."""
         self._closed = True
         self._acceptor.close()
-        await asyncio.gather(*(peer.close() for peer in list(self._peers)))
-        await asyncio.sleep(0)  # a task that is cancelled before its first step never runs at all
+        try:
+            await asyncio.gather(*(peer.close() for peer in list(self._peers)))
+            await asyncio.sleep(0)  # a task that is cancelled before its first step never runs at all
+        finally:  # even if nobody waits any more
+            self._stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._segment_server is not None:
+            await self._segment_server.__aexit__(None, None, None)
+        if self._socket_server is not None:
+            await self._socket_server.close()
+
+    def _stop(self) -> None:
         self._ended = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._segment_server is not None:
-            server, self._segment_server = self._segment_server, None
-            await server.__aexit__(None, None, None)
-        if self._socket_server is not None:
-            sockets, self._socket_server = self._socket_server, None
-            await sockets.close()
+        for server in (self._segment_server, self._socket_server):
+            if server is not None:
+                server.stop()
+        self._refusals.flush()
 
     async def __aenter__(self) -> Self:
         if Lane.SHM in self.options.lanes and shm.available():
@@ -261,7 +278,7 @@ class Agent:
                 self._segment_server = await server.__aenter__()
                 self._home.segment_path = server.path
             except ConfigurationError as error:
-                log.warning("no shared memory with peers: %s", error)
+                get_logger(LOGGER).warning("no shared memory with peers", reason=str(error))
         return self
 
     async def __aexit__(

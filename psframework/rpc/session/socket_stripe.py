@@ -19,7 +19,7 @@ from psframework.errors import WireError
 from psframework.rpc.session.transfer import Key, Receiving, Sending
 from psframework.wire.chunks import CHUNK_BYTES, Chunk
 from psframework.wire.memory import Buffer
-from psframework.wire.sockets import Watch
+from psframework.wire.owned_socket import OwnedSocket
 
 if TYPE_CHECKING:
     from psframework.rpc.session.bulk import Bulk
@@ -31,24 +31,20 @@ TURN_BYTES: Final = CHUNK_BYTES
 _MANY_PIECES: Final = 64
 
 
-class SocketStripe:
+class SocketStripe(OwnedSocket):
     """Chunks both ways over one connected socket.
 
     Args:
-        sock: non-blocking; owned from here on.
+        sock: owned from here on.
         bulk: the session's payloads.
     """
 
     def __init__(self, sock: socket.socket, bulk: Bulk) -> None:
-        self._socket = sock
+        super().__init__(sock)
         self._bulk = bulk
-        self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] | None = None  # while it is pumped
-        self._closed = False
-        self._watch = Watch(sock, self._fail)
         # What leaves: the buffers of a chunk.
         self._leaving: list[Buffer] = []
-        self._is_full = False
         # What comes: a head, then a chunk.
         self._head = bytearray(_HEAD.size)
         self._room = memoryview(self._head)  # what is to be filled next
@@ -61,7 +57,8 @@ class SocketStripe:
             return None
         self._ended = self._loop.create_future()
         try:
-            Context().run(self._start)  # its own: nothing of whoever opened the session
+            self._read_on()
+            Context().run(self._run, self._writable)  # its own: nothing of whoever opened the session
             await self._ended
         except asyncio.CancelledError:
             raise
@@ -74,13 +71,7 @@ class SocketStripe:
 
     def close(self) -> None:
         """Nothing more comes or goes; `pump` returns soon after."""
-        if self._closed:
-            return
-        self._closed = True
-        self._watch.close()
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
-        self._socket.close()
+        super().close()
         if self._announced is not None:
             self._announced.cancel()
         if self._arriving is not None:
@@ -91,18 +82,13 @@ class SocketStripe:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    def _start(self) -> None:
-        self._loop.add_reader(self._socket, self._readable)
-        self._fill()
-
-    def _fail(self, error: BaseException) -> None:
+    def _broke(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():
             self._ended.set_exception(error)
-        self.close()
 
     # Out
 
-    def _fill(self) -> None:
+    def _writable(self) -> None:
         """Writes until the socket is full, or this turn has had its share."""
         left = TURN_BYTES
         try:
@@ -118,24 +104,13 @@ class SocketStripe:
                 self._leaving = _rest(self._leaving, count)
         except BlockingIOError:
             self._wait_for_room(True)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            self._fail(error)
         else:
             if not self._is_full and not self._closed:
-                self._loop.call_soon(self._fill)
+                self._loop.call_soon(self._run, self._writable)
 
     def _fill_again(self) -> None:
         if not self._closed and not self._is_full:
-            self._fill()
-
-    def _wait_for_room(self, is_full: bool) -> None:
-        if is_full and not self._is_full:
-            self._loop.add_writer(self._socket, self._fill)
-        elif self._is_full and not is_full:
-            self._loop.remove_writer(self._socket)
-        self._is_full = is_full
+            self._run(self._writable)
 
     def _next(self) -> bool:
         found = self._bulk.next_chunk(Sending.next_pieces)
@@ -154,7 +129,9 @@ class SocketStripe:
             while not self._closed and self._announced is None:
                 if left <= 0:
                     if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
-                        self._loop.call_soon(self._readable)  # the selector knows nothing of these bytes
+                        self._loop.call_soon(
+                            self._run, self._readable
+                        )  # the selector knows nothing of these bytes
                     return
                 count = self._socket.recv_into(self._room)
                 if not count:
@@ -165,10 +142,6 @@ class SocketStripe:
                     self._filled()
         except BlockingIOError:
             return
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            self._fail(error)
 
     def _filled(self) -> None:
         """The head has come, or the chunk."""
@@ -194,7 +167,7 @@ class SocketStripe:
             self._announced = None
             if not self._closed:
                 self._expect(key, chunk, receiving)
-                self._loop.add_reader(self._socket, self._readable)
+                self._read_on()
                 self._readable()
         except asyncio.CancelledError:
             raise

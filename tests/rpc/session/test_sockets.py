@@ -7,9 +7,11 @@ import socket
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from psframework.errors import DeadlineExceeded, PeerLost, PermissionDenied, WireError
 from psframework.rpc.call import PeerInfo
@@ -24,6 +26,7 @@ from psframework.rpc.session.sockets import Sockets, pack_number, read_number
 from psframework.testing.faults import FaultyLink
 from psframework.wire import sockets as tcp
 from psframework.wire.lanes import Lane
+from psframework.wire.tls_sockets import TlsSocket
 
 MIB = 1 << 20
 SIZES = (MIB, 5 * MIB + 3, 10, 0, 2 * MIB, 900_000, *[3000] * 400)
@@ -295,6 +298,50 @@ async def test_nothing_listens_any_more_once_the_agent_is_closed(office: Any) ->
         socket.create_connection(("127.0.0.1", port))
 
 
+async def test_a_close_that_nobody_waits_for_still_ends_what_it_can(
+    office: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psframework.rpc.session.peer.GOODBYE_SECONDS", 30)
+    agent = await office.client("other")
+    agent.listen("127.0.0.1")
+    peer = await office.dial(agent)
+    monkeypatch.setattr(peer._ended, "set", lambda: None)  # the other end's goodbye does not come
+    closing = asyncio.create_task(agent.close())
+    await office.until(lambda: peer._closing)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert peer.lost is not None and not agent.peers
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", agent._home.socket_port))
+    await agent.close()
+    assert not agent._tasks
+
+
+async def test_where_no_port_is_free_the_log_says_what_to_do(
+    office: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, str]] = []
+    logger = SimpleNamespace(info=lambda _, **fields: told.append(fields))
+    monkeypatch.setattr("psframework.rpc.session.agent.get_logger", lambda _: logger)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        office.agent.listen("127.0.0.1", [taken.getsockname()[1]])
+    assert "no port" in told[0]["reason"] and "--port-range" in told[0]["fix"]
+    peer = await office.peer(options=office.options("inline,striped"))
+    assert await office.echo(peer, "x") == "x" and not office.agent._home.socket_port
+
+
+async def test_a_stranger_is_written_to_the_audit_log(listening: Any) -> None:
+    peer = await far(listening)
+    with capture_logs() as lines:
+        with pytest.raises(WireError):
+            await tcp.connect("127.0.0.1", listening.agent._home.socket_port, os.urandom(32), 1)
+        await listening.until(lambda: lines)
+    (line,) = lines
+    assert (line["event"], line["what"], line["logger"]) == ("refused", "a socket", "psframework.audit")
+    assert line["peer"].startswith("127.0.0.1:") and await listening.echo(peer, "x") == "x"
+
+
 async def tls_pair(
     stack: Any, folder: Any, services: Callable[[], Any], name: str = "ps0"
 ) -> tuple[Agent, Any]:
@@ -325,12 +372,12 @@ async def tls_pair(
 async def test_with_tls_sockets_are_tls_too(office: Any, tmp_path: Any, name: str) -> None:
     server, peer = await tls_pair(office.stack, tmp_path / "tls", lambda: [office.desk], name)
     await office.until(lambda: moved(peer) and moved(server.peers[0]))
-    assert isinstance(peer._port.link._shortcut._socket, tcp.TlsSocket)
+    assert isinstance(peer._port.link._shortcut._socket, TlsSocket)
     assert await office.echo(peer, "x") == "x"
     parts = [os.urandom(size) for size in SIZES]
     _, got = await office.send(peer, "Mirror", parts)
     assert [bytes(part) for part in got] == parts
-    assert all(isinstance(each._socket, tcp.TlsSocket) for each in peer.bulk._sockets)
+    assert all(isinstance(each._socket, TlsSocket) for each in peer.bulk._sockets)
     assert peer.bulk._sockets
 
 
@@ -340,8 +387,9 @@ async def test_a_socket_of_another_member_is_refused(office: Any, tmp_path: Any)
     other = Security.from_files(certificates.issue(tmp_path / "tls", "worker", "w1"))
     key, port = server.peers[0].segments.key, server._home.socket_port
     context, name = other.socket_context(server_side=False), other.server_name("parameter-server", "ps0")
-    with pytest.raises((WireError, PermissionDenied, PeerLost)):
+    with capture_logs() as lines, pytest.raises((WireError, PermissionDenied, PeerLost)):
         await tcp.connect(
             "127.0.0.1", port, key, pack_number(1, stripe=True), context=context, server_name=name, seconds=5
         )
+    assert "w1" in lines[0]["reason"]
     assert not server.peers[0].bulk._sockets
