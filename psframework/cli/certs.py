@@ -53,7 +53,10 @@ def init(
 @app.command("issue")
 def issue(
     role: Annotated[
-        str, typer.Argument(help="coordinator, parameter-server, worker, allreduce, trainer, ...")
+        str,
+        typer.Argument(
+            help="coordinator, parameter-server, worker, pipeline-stage, pipeline, allreduce, trainer, ..."
+        ),
     ],
     directory: Folder = Path("certs"),
     name: Annotated[str, typer.Option(help="the one member that may use it; *: any of the role")] = "*",

@@ -22,7 +22,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 def serve(
     context: typer.Context,
     service: Annotated[
-        str, typer.Argument(help="coordinator, parameter-server, worker, allreduce; its own flags follow")
+        str,
+        typer.Argument(
+            help="coordinator, parameter-server, worker, pipeline-stage, pipeline, allreduce; "
+            "its own flags follow"
+        ),
     ],
 ) -> None:
     """Run one service; everything after its name is for the service.

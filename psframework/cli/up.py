@@ -20,17 +20,19 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 def up(
     parameter_servers: Annotated[int, typer.Option(min=0, help="shards of the parameter server")] = 2,
     workers: Annotated[int, typer.Option(min=0, help="processes that run functions for others")] = 0,
+    stages: Annotated[int, typer.Option(min=0, help="pipeline stages")] = 0,
+    pipelines: Annotated[int, typer.Option(min=0, help="drivers of pipelines")] = 0,
     allreduce: Annotated[int, typer.Option(min=0, help="services that reduce arrays centrally")] = 0,
     imports: Annotated[
-        list[str] | None, typer.Option("--import", help="module that workers import; repeatable")
+        list[str] | None, typer.Option("--import", help="module that workers and stages import; repeatable")
     ] = None,
     allow: Annotated[
-        list[str] | None, typer.Option(help="ROLE:FUNCTION that workers serve; default: all; repeatable")
+        list[str] | None, typer.Option(help="ROLE:FUNCTION that they serve; default: all; repeatable")
     ] = None,
     bind: Annotated[str, typer.Option(help="where the coordinator listens; loopback only")] = "127.0.0.1:0",
     lanes: Annotated[str | None, typer.Option(help="lanes to offer, for tests: inline,striped,shm")] = None,
 ) -> None:
-    """Start a coordinator, parameter-server shards and workers here, and keep them up until Ctrl-C.
+    """Start a coordinator, parameter-server shards, workers and stages here, and keep them up until Ctrl-C.
 
     What they print and log appears here. Other processes of the same user find the token by themselves.
 
@@ -43,6 +45,8 @@ def up(
         workers=workers,
         imports=tuple(imports or ()),
         worker_flags=tuple(flag for rule in allow or () for flag in ("--allow", rule)),
+        stages=stages,
+        pipelines=pipelines,
         allreduce=allreduce,
         on_line=_show,
     )

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 TRAINER = "trainer"
 _EXIT_SECONDS = 3.0
-_SERVICE_ROLES = ("coordinator", "parameter-server", "allreduce")
+_SERVICE_ROLES = ("coordinator", "parameter-server", "pipeline-stage", "pipeline", "allreduce")
 
 
 @asynccontextmanager

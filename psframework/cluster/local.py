@@ -1,7 +1,8 @@
 """A cluster of real processes on this machine, for tests, notebooks and `psf demo`; no Docker.
 
-The services are started by module name, never by forking. Workers import the calling script, to know its
-functions; other services don't. All bind loopback, and ask for a random token that only this user can read.
+The services are started by module name, never by forking. Workers, pipeline stages and their drivers import
+the calling script, to know its functions; other services don't. All bind loopback, and ask for a random token
+that only this user can read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 from psframework.cluster.process import ServiceProcess
 from psframework.cluster.script import calling_script, check_guarded, import_path
@@ -33,11 +34,11 @@ class LocalOptions:
     """What a local cluster consists of.
 
     Args:
-        parameter_servers, workers, allreduce: how many services of each kind.
+        parameter_servers, workers, allreduce, stages, pipelines: how many services of each kind.
         lanes: the lanes they offer; None: all that this machine can.
         bind: of the coordinator.
-        imports: modules that workers import at their start.
-        worker_flags: further flags of each worker.
+        imports: modules that workers, stages and drivers of pipelines import at their start.
+        worker_flags: further flags of each of these.
         local_processes: how many processes share the cores; None: the services that compute.
         on_line: called with (process, line) for each line that one writes, in a thread of this process.
     """
@@ -51,20 +52,31 @@ class LocalOptions:
     worker_flags: tuple[str, ...] = ()
     local_processes: int | None = None
     on_line: Callable[[str, str], object] | None = None
+    stages: int = 0
+    pipelines: int = 0
+
+    @property
+    def computing(self) -> int:
+        """How many of the services compute for long; the others need little of the cores."""
+        return self.parameter_servers + self.workers + self.stages
 
     @property
     def services(self) -> dict[str, tuple[str, list[str], dict[str, str]]]:
         """Name -> (module, flags of its own, environment), of all but the coordinator."""
-        shards = [f"parameter-server-{index}" for index in range(self.parameter_servers)]
-        found: dict[str, tuple[str, list[str], dict[str, str]]]
-        found = {name: ("services.parameter_server", [], {}) for name in shards}
-        for index in range(self.allreduce):
-            found[f"allreduce-{index}"] = "services.allreduce", [], {}
-        flags = [flag for module in self.imports for flag in ("--import", module)] + [*self.worker_flags]
-        environment = {"PYTHONPATH": import_path()}
-        for index in range(self.workers):
-            found[f"worker-{index}"] = "services.worker", flags, environment
-        return found
+        imports = [flag for module in self.imports for flag in ("--import", module)]
+        running = [*imports, *self.worker_flags], {"PYTHONPATH": import_path()}  # of those that run functions
+        kinds: list[tuple[str, str, int, tuple[list[str], dict[str, str]]]] = [
+            ("parameter-server", "parameter_server", self.parameter_servers, ([], {})),
+            ("allreduce", "allreduce", self.allreduce, ([], {})),
+            ("worker", "worker", self.workers, running),
+            ("stage", "pipeline_stage", self.stages, running),
+            ("pipeline", "pipeline", self.pipelines, running),
+        ]
+        return {
+            f"{stem}-{index}": (f"services.{module}", *own)
+            for stem, module, count, own in kinds
+            for index in range(count)
+        }
 
 
 class LocalCluster:
@@ -161,10 +173,9 @@ class LocalCluster:
     def _computing(self) -> int:
         """How many processes share the cores: told by PSF_LOCAL_PROCESSES, else the services that compute."""
         told = os.environ.get("PSF_LOCAL_PROCESSES", "")
-        computing = self._options.parameter_servers + self._options.workers
         if told.isdigit() and int(told) > 0:
             return int(told)
-        return self._options.local_processes or max(1, computing)
+        return self._options.local_processes or max(1, self._options.computing)
 
     async def _stop(self) -> None:
         """Ends all processes, the coordinator last, so that the others can still say that they leave."""
@@ -183,15 +194,22 @@ async def _stop_all(others: Sequence[ServiceProcess], coordinator: ServiceProces
         await coordinator.stop(_STOP_SECONDS)
 
 
+class FurtherServices(TypedDict, total=False):
+    """How many services `local_cluster` starts of the kinds that it has no parameter for."""
+
+    allreduce: int
+    pipelines: int
+
+
 def local_cluster(
     parameter_servers: int = 0,
     replicas: int = 0,
     workers: int = 0,
     stages: int = 0,
     *,
-    allreduce: int = 0,
     lanes: str | Sequence[str] | None = None,
     imports: Sequence[str] = (),
+    **further: Unpack[FurtherServices],
 ) -> LocalCluster:
     """Starts a coordinator and services as real processes: `async with psf.local_cluster(...) as local`.
 
@@ -201,22 +219,24 @@ def local_cluster(
         parameter_servers: shards of the parameter server, named parameter-server-0, ...
         workers: processes that run functions for others, named worker-0, ... They import the calling script
             under the name of its file, so its program must stand under `if __name__ == "__main__":`.
-        replicas, stages: kinds of processes that this version does not have yet; must be 0.
-        allreduce: services that reduce arrays centrally, named allreduce-0, ...
+        replicas: a kind of processes that this version does not have yet; must be 0.
+        stages: pipeline stages, named stage-0, ... They import what workers import.
         lanes: lanes the services offer, e.g. "inline,striped"; None: all that this machine can.
         imports: further modules that workers import, by name; they find what this process finds.
+        allreduce: services that reduce arrays centrally, named allreduce-0, ...
+        pipelines: drivers of pipelines, named pipeline-0, ... They import what workers import.
 
     Raises:
         ConfigurationError: a lane of another name.
         ArgumentError: a negative count, or a kind of process that this version does not have.
         PeerLost (on entering): a service ended before it was ready; the message has its last words.
     """
-    for kind, count in (("replicas", replicas), ("stages", stages)):
-        if count:
-            raise ArgumentError(
-                f"local_cluster({kind}={count}): this version has no such service yet; leave it 0"
-            )
-    counts = {"parameter_servers": parameter_servers, "workers": workers, "allreduce": allreduce}
+    if replicas:
+        raise ArgumentError(f"local_cluster(replicas={replicas}): this version has none yet; leave it 0")
+    counts = {"parameter_servers": parameter_servers, "workers": workers, "stages": stages}
+    counts |= {"allreduce": further.pop("allreduce", 0), "pipelines": further.pop("pipelines", 0)}
+    if further:
+        raise TypeError(f"local_cluster() got an unexpected keyword argument {next(iter(further))!r}")
     for kind, count in counts.items():
         if count < 0:
             raise ArgumentError(f"local_cluster({kind}={count}): a count can't be negative")
@@ -224,10 +244,18 @@ def local_cluster(
     if offered is not None:
         parse(offered)
     modules = (imports,) if isinstance(imports, str) else tuple(imports)
-    script = calling_script() if workers else None
+    script = calling_script() if workers or stages or counts["pipelines"] else None
     if script is not None:
         modules = (script, *(module for module in modules if module != script))
-    options = LocalOptions(parameter_servers, offered, workers=workers, imports=modules, allreduce=allreduce)
+    options = LocalOptions(
+        parameter_servers,
+        offered,
+        workers=workers,
+        imports=modules,
+        stages=stages,
+        allreduce=counts["allreduce"],
+        pipelines=counts["pipelines"],
+    )
     return LocalCluster(options)
 
 

@@ -193,6 +193,14 @@ class WorkerSettings(ServiceSettings):
     )  # fmt: skip
 
 
+class PipelineStageSettings(WorkerSettings):
+    """Flags of a pipeline stage: those of a worker."""
+
+
+class PipelineSettings(WorkerSettings):
+    """Flags of a pipeline's driver: those of a worker."""
+
+
 def _own_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
     """Only `PSF_*`; `import` is a keyword, so its field has an alias, read unprefixed otherwise."""
     own = {key: value for key, value in variables.items() if key.startswith("psf_")}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from psframework.cluster.handle import Cluster
 from psframework.cluster.remoting import OFFERED, Remoting
 from psframework.cluster.service import Parts
@@ -12,10 +14,11 @@ from psframework.rpc.functions.pool import default_threads
 from psframework.rpc.security.allow import AllowList
 from psframework.rpc.session.agent import Agent
 
+S = TypeVar("S", bound=WorkerSettings)
 WAIT_SECONDS = 30.0  # default of waits of what runs here, such as for a barrier
 
 
-async def build(parts: Parts[WorkerSettings]) -> None:
+async def build(parts: Parts[S]) -> None:
     """Opens it; in a cluster, functions find it by `psf.current_cluster()`."""
     settings = parts.settings
     if settings.cloudpickle:

@@ -42,7 +42,7 @@ class JoinRequest:
 
     Args:
         role: "parameter-server", "worker", "trainer", ...
-        name: wanted name; None: the coordinator gives `role-N`, lowest free.
+        name: wanted name; None: the coordinator gives `role-N`, lowest free (`names.free_name`).
         job: its job; empty for services.
         advertise: host:port, to be tried by others in order; empty if it can't listen.
         lease_s: length of the lease in seconds; under 3 s only for tests.

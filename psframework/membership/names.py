@@ -9,6 +9,7 @@ from psframework.errors import ArgumentError
 
 NAME = re.compile(r"[A-Za-z0-9_:.-]{1,127}")
 MAX_KEY = 512  # bytes
+_STEMS = {"pipeline-stage": "stage"}  # of names, where they are not the role
 
 
 def check_name(name: str, what: str = "name") -> str:
@@ -31,8 +32,8 @@ def check_key(key: str) -> str:
 
 
 def free_name(role: str, taken: Container[str]) -> str:
-    """Returns `role-N` with the lowest N that no live member has."""
-    number = 0
-    while f"{role}-{number}" in taken:
+    """Returns `role-N` (`stage-N` for a pipeline-stage) with the lowest N that no live member has."""
+    stem, number = _STEMS.get(role, role), 0
+    while f"{stem}-{number}" in taken:
         number += 1
-    return check_name(f"{role}-{number}")
+    return check_name(f"{stem}-{number}")

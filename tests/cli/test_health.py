@@ -10,21 +10,32 @@ from psframework.rpc.compute import compute
 from psframework.rpc.security import certificates
 
 
-async def test_a_service_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("role", "gives"),
+    [
+        ("coordinator", "CoordinatorService"),
+        ("pipeline-stage", "RemoteService"),
+        ("pipeline", "RemoteService"),
+    ],
+)
+async def test_a_service_with_tls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str, gives: str
+) -> None:
     certificates.init(tmp_path)
-    folders = {role: certificates.issue(tmp_path, role) for role in ("coordinator", "trainer")}
-    arguments = ["--tls-dir", str(folders["coordinator"]), "--state", str(tmp_path / "state.sqlite")]
-    process = ServiceProcess("coordinator", "services.coordinator", arguments)
+    folders = {role: certificates.issue(tmp_path, role) for role in (role, "trainer")}
+    state = ["--state", str(tmp_path / "state.sqlite")] if role == "coordinator" else []
+    arguments = ["--tls-dir", str(folders[role]), *state]
+    process = ServiceProcess(role, f"services.{role.replace('-', '_')}", arguments)
     process.start()
     try:
         address = await process.wait_serving(30)
         mine = ["--tls-dir", str(folders["trainer"]), "--timeout", "3"]
-        assert await compute(main, ["health", address, "--role", "coordinator", *mine]) == 0
+        assert await compute(main, ["health", address, "--role", role, *mine]) == 0
         assert capsys.readouterr().out == "SERVING\n"
         assert await compute(main, ["health", address, "--role", "parameter-server", *mine]) == 1
         assert "no answer" in capsys.readouterr().out
-        service = ["--service", "psframework.proto.v1.CoordinatorService"]
-        assert await compute(main, ["health", address, "--role", "coordinator", *mine, *service]) == 0
+        service = ["--service", f"psframework.proto.v1.{gives}"]
+        assert await compute(main, ["health", address, "--role", role, *mine, *service]) == 0
     finally:
         await process.stop(5)
 

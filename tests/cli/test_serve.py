@@ -16,6 +16,8 @@ from psframework.errors import NotRegistered
 def test_the_services_of_this_version() -> None:
     assert services()["coordinator"] == "services.coordinator"
     assert services()["parameter-server"] == "services.parameter_server"
+    assert services()["pipeline-stage"] == "services.pipeline_stage"
+    assert services()["pipeline"] == "services.pipeline"
 
 
 def test_an_unknown_service_is_answered_with_those_there_are() -> None:
@@ -30,6 +32,15 @@ def test_flags_after_the_name_are_for_the_service() -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
     assert "--memory-limit" in result.stdout
+
+
+@pytest.mark.parametrize("service", ["pipeline-stage", "pipeline"])
+def test_the_help_of_a_service_shows_an_example(service: str) -> None:
+    command = [sys.executable, "-P", "-m", "psframework.cli.app", "serve", service, "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    example = f"example: psf serve {service} --coordinator 127.0.0.1:7070 --import my_module"
+    assert example in " ".join(result.stdout.split())
 
 
 async def test_a_worker_beside_its_module_joins_a_local_cluster_without_more_said(

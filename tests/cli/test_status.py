@@ -16,7 +16,7 @@ from psframework.rpc.compute import compute
 
 @pytest.fixture(scope="module")
 async def local() -> AsyncIterator[LocalCluster]:
-    async with local_cluster(parameter_servers=1, workers=1) as cluster:
+    async with local_cluster(parameter_servers=1, workers=1, stages=1) as cluster:
         yield cluster
 
 
@@ -29,6 +29,7 @@ async def test_members_as_table_and_as_json(local: LocalCluster, capsys: pytest.
         assert members["parameter-server-0"]["addresses"] == [local.processes["parameter-server-0"].address]
         assert members["parameter-server-0"]["state"] == "live"
         assert members["worker-0"]["role"] == "worker"
+        assert members["stage-0"]["role"] == "pipeline-stage"
         assert await compute(main, ["status", "--coordinator", local.address]) == 0
         assert "somebody" in capsys.readouterr().out
 

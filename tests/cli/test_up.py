@@ -41,7 +41,7 @@ sys.exit(main(sys.argv[1:]))
 async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
     (tmp_path / "up_functions.py").write_text(FUNCTIONS)
     flags = ["--parameter-servers", "1", "--workers", "1", "--allreduce", "1", "--import", "up_functions"]
-    flags += ["--allow", "trainer:up_functions.double"]
+    flags += ["--stages", "1", "--pipelines", "1", "--allow", "trainer:up_functions.double"]
     async with program(tmp_path, "psf_up", SOURCE, ["up", *flags]) as up:
         line = await up.line("export PSF_COORDINATOR=")
         async with connect(line.split("=")[1]) as cluster:
@@ -49,15 +49,17 @@ async def test_up_serves_until_interrupted(tmp_path: Path) -> None:
                 "parameter-server-0"
             ]
             assert [member.name for member in cluster.members(role="allreduce")] == ["allreduce-0"]
-            assert await cluster.rpc_async("worker-0", "up_functions.double", (21,)) == 42
-            with pytest.raises(PermissionDenied, match="no rule allows it"):
-                await cluster.rpc_async("worker-0", "up_functions.other")
+            for name in ("worker-0", "stage-0", "pipeline-0"):
+                assert await cluster.rpc_async(name, "up_functions.double", (21,)) == 42
+                with pytest.raises(PermissionDenied, match="no rule allows it"):
+                    await cluster.rpc_async(name, "up_functions.other")
         await up.line("worker-0 | doubling 21")
         table = "\n".join(up.process.output)
         pids = [
-            int(pid) for pid in re.findall(r"(?:coordinator|parameter-server-0|worker-0)\D*?│\s*(\d+)", table)
+            int(pid)
+            for pid in re.findall(r"(?:coordinator|parameter-server-0|worker-0|stage-0)\D*?│\s*(\d+)", table)
         ]
-        assert len(pids) == 3
+        assert len(pids) == 4
         psutil.Process(pids[1]).kill()
         await up.line("parameter-server-0 ended with status -9")
         up.process.send_signal(signal.SIGINT)

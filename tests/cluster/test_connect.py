@@ -202,7 +202,9 @@ def test_what_a_client_shows(tmp_path: Path) -> None:
     assert client_security(Settings.load(coordinator="127.0.0.1:1")).token is None
 
 
-@pytest.mark.parametrize("role", ["coordinator", "parameter-server", "allreduce"])
+@pytest.mark.parametrize(
+    "role", ["coordinator", "parameter-server", "allreduce", "pipeline-stage", "pipeline"]
+)
 async def test_a_service_certificate_is_not_for_trainers(tmp_path: Path, role: str) -> None:
     """Members find services by their role: a script that holds such a certificate would be taken for one."""
     certificates.init(tmp_path)

@@ -94,11 +94,57 @@ async def test_a_cluster_that_can_not_start_says_why_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"workers": -1}, {"stages": 2}, {"replicas": 1}, {"parameter_servers": -1}]
+    "arguments",
+    [{"workers": -1}, {"stages": -2}, {"pipelines": -1}, {"replicas": 1}, {"parameter_servers": -1}],
 )
 def test_counts_that_can_not_be(arguments: dict[str, int]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(arguments))):
         local_cluster(**arguments)
+
+
+def test_a_kind_of_service_that_there_is_not() -> None:
+    with pytest.raises(TypeError, match=r"local_cluster\(\) got an unexpected keyword argument 'worker'"):
+        local_cluster(worker=1)  # type: ignore[call-arg]
+
+
+def test_services_that_run_functions_are_told_what_to_import_and_share_the_cores() -> None:
+    options = LocalOptions(
+        2, workers=1, stages=2, pipelines=1, allreduce=1, imports=("a",), worker_flags=("-x",)
+    )
+    told = {name: (module, flags) for name, (module, flags, _) in options.services.items()}
+    flags = ["--import", "a", "-x"]
+    assert told == {
+        "parameter-server-0": ("services.parameter_server", []),
+        "parameter-server-1": ("services.parameter_server", []),
+        "allreduce-0": ("services.allreduce", []),
+        "worker-0": ("services.worker", flags),
+        "stage-0": ("services.pipeline_stage", flags),
+        "stage-1": ("services.pipeline_stage", flags),
+        "pipeline-0": ("services.pipeline", flags),
+    }
+    assert options.computing == 5, "the driver and the allreduce service compute nothing that lasts"
+
+
+async def test_stages_and_drivers_know_the_script_that_starts_them(tmp_path: Path) -> None:
+    source = """
+        import asyncio
+        import psframework as psf
+
+        @psf.remote
+        def twice(x):
+            return 2 * x
+
+        async def main():
+            async with psf.local_cluster(stages=1, pipelines=1) as local:
+                async with psf.connect(local.address) as cluster:
+                    print("twice", await cluster.rpc_all(["stage-0", "pipeline-0"], twice, (21,)), flush=True)
+
+        if __name__ == "__main__":
+            asyncio.run(main())
+    """
+    async with program(tmp_path, "script", source) as script:
+        assert await script.line("twice") == "twice [42, 42]"
+        assert await script.end(15) == 0
 
 
 def test_lanes_that_do_not_exist() -> None:

@@ -16,11 +16,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("Dockerfile", ".dockerignore", "docker-compose.yml", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("psframework", "services", "examples", "certs")
-PORTS = (
-    *("PSF_PORT", "PSF_PORT_0", "PSF_PORT_1", "PSF_PORT_WORKER_0", "PSF_PORT_WORKER_1"),
-    "PSF_PORT_ALLREDUCE_0",
-)
-MEMBERS = ["allreduce-0", "parameter-server-0", "parameter-server-1", "worker-0", "worker-1"]
+PUBLISHED = {  # member -> the variable of its port on the host
+    "allreduce-0": "PSF_PORT_ALLREDUCE_0",
+    "parameter-server-0": "PSF_PORT_0",
+    "parameter-server-1": "PSF_PORT_1",
+    "pipeline-0": "PSF_PORT_PIPELINE_0",
+    "stage-0": "PSF_PORT_STAGE_0",
+    "stage-1": "PSF_PORT_STAGE_1",
+    "stage-2": "PSF_PORT_STAGE_2",
+    "worker-0": "PSF_PORT_WORKER_0",
+    "worker-1": "PSF_PORT_WORKER_1",
+}
+MEMBERS = sorted(PUBLISHED)
+PORTS = ("PSF_PORT", *PUBLISHED.values())
 
 FUNCTIONS = """
 import asyncio
@@ -197,11 +205,9 @@ def eventually(condition: Callable[[], bool], seconds: float) -> None:
 def test_all_members_are_there_with_both_addresses(project: Project) -> None:
     members = {member["name"]: member for member in project.status()["members"]}
     assert sorted(members) == MEMBERS
-    kinds = {"parameter-server": "PSF_PORT", "worker": "PSF_PORT_WORKER", "allreduce": "PSF_PORT_ALLREDUCE"}
-    for kind, variable in kinds.items():
-        for index in (0, 1) if kind != "allreduce" else (0,):
-            published = f"127.0.0.1:{project.ports[f'{variable}_{index}']}"
-            assert members[f"{kind}-{index}"]["addresses"] == [f"{kind}-{index}:7070", published]
+    for name, variable in PUBLISHED.items():
+        assert members[name]["addresses"] == [f"{name}:7070", f"127.0.0.1:{project.ports[variable]}"]
+    assert members["stage-2"]["role"] == "pipeline-stage"
 
 
 def test_processes_are_not_root_and_keys_are_private(project: Project) -> None:

@@ -124,7 +124,7 @@ Attempt = Callable[[Any], Awaitable[None]]
 TABLE: list[tuple[str, Attempt, type[Exception], str]] = [
     # command line
     ("a service that is not there", lambda s: s.psf("serve", "nonsense"), NotRegistered,
-     r"no service 'nonsense'; there are allreduce, coordinator, parameter-server, worker"),
+     r"no service 'nonsense'; there are allreduce, coordinator, .*, pipeline, pipeline-stage, worker"),
     ("a port in use", bind_a_taken_port, AddressInUse, r"is taken by another process: choose another port"),
     ("a text to resume", lambda s: s.psf("demo", "--resume", "@notes.txt"), CheckpointError,
      r"notes\.txt is no model file that can be read"),

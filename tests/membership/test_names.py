@@ -27,6 +27,11 @@ def test_lowest_free_number() -> None:
     assert free_name("worker", {"worker-0", "worker-1", "worker-3"}) == "worker-2"
 
 
+def test_a_stage_is_named_shorter_than_its_role() -> None:
+    assert free_name("pipeline-stage", {"stage-0", "pipeline-stage-1"}) == "stage-1"
+    assert free_name("pipeline", set()) == "pipeline-0"
+
+
 def test_keys() -> None:
     assert check_key("jobs/a/ö") == "jobs/a/ö"
     for key in ("", "x" * 513, "ö" * 257):
