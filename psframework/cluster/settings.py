@@ -138,7 +138,8 @@ class ServiceSettings(Settings):
     bind: str = Field("127.0.0.1:0", description="HOST:PORT to listen on; port 0: the system chooses one")
     advertise: Names = Field((), description="HOST:PORT by which others reach it; repeatable")
     port_range: PortRange | None = Field(
-        None, description="LOW-HIGH: with port 0, the first free one of these; and one for sockets"
+        None,
+        description="LOW-HIGH: with port 0, the first free one, and the last for sockets: two a service",
     )
     plaintext: bool = Field(False, description="serve beyond loopback without TLS")
     lease: float = Field(5.0, gt=0, le=3600, description="seconds of silence that count as death")
