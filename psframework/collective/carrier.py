@@ -45,6 +45,7 @@ class Carrier:
         lost: Callable[[int, PeerLost], None],
     ) -> None:
         self.rank, self.size, self.names = rank, len(names), tuple(names)
+        self.numbers = tuple(range(self.size))
         self.mailbox = Mailbox()
         self._group, self._reach, self._lost = group, reach, lost
         self._room = Signal()
@@ -188,6 +189,7 @@ class Part:
         self._post, self._ranks = post, tuple(ranks)
         self.rank, self.size = self._ranks.index(post.rank), len(self._ranks)
         self.names = tuple(post.names[rank] for rank in self._ranks)
+        self.numbers = tuple(post.numbers[rank] for rank in self._ranks)
 
     async def send(
         self, to: int, key: Key, header: bytes, parts: Sequence[Buffer], deadline: Deadline

@@ -145,14 +145,12 @@ def check_agreement(group: str, descriptors: Mapping[int, Descriptor], names: Ma
     ranks: dict[Descriptor, list[int]] = {}
     for rank, each in sorted(descriptors.items()):
         ranks.setdefault(each, []).append(rank)
-    parts = [f"{_listed(who, names, each)}: {each}" for each, who in ranks.items()]
+    parts = [f"{_listed(who, names)}: {each}" for each, who in ranks.items()]
     number = min(each.sequence for each in values)
     raise CollectiveMismatch(f"operation {number} of group {group!r} differs: " + "; ".join(parts[:_MOST]))
 
 
-def _listed(ranks: list[int], names: Mapping[int, str], said: Descriptor) -> str:
+def _listed(ranks: list[int], names: Mapping[int, str]) -> str:
     more = " ..." if len(ranks) > _MOST else ""
-    if said.note:  # of a step between some of the ranks, whose numbers are others there
-        return ", ".join(names.get(rank, "?") for rank in ranks[:_MOST]) + more
     listed = ", ".join(f"{rank} ({names.get(rank, '?')})" for rank in ranks[:_MOST])
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"

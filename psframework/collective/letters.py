@@ -94,7 +94,8 @@ class Letters:
     def check(self) -> None:
         """DeadlineExceeded if a rank has missed the deadline."""
         if self._late:
-            names = ", ".join(f"{rank} ({self._post.names[rank]})" for rank in sorted(self._late))
+            numbers, known = self._post.numbers, self._post.names
+            names = ", ".join(f"{numbers[rank]} ({known[rank]})" for rank in sorted(self._late))
             ranks = "ranks" if len(self._late) > 1 else "rank"
             number, what = self._descriptor.sequence, self._descriptor
             raise DeadlineExceeded(f"operation {number}, {what}: {ranks} {names} did not come in time")
@@ -128,7 +129,9 @@ class Letters:
         came = [part.nbytes for part in letter.parts] or [0]
         wanted = [len(part) * dtype.itemsize for part in parts(like)]
         if came != wanted:
-            raise WireError(f"rank {source} sent parts of {came} bytes where {wanted} belong")
+            raise WireError(
+                f"rank {self._post.numbers[source]} sent parts of {came} bytes where {wanted} belong"
+            )
         return [np.frombuffer(part, dtype) for part in letter.parts] or [np.empty(0, dtype)]
 
     async def _from(self, source: int, step: int) -> Letter:

@@ -150,8 +150,10 @@ class Network:
 
     def _compare(self, work: Work, found: Mapping[int, Descriptor]) -> CollectiveMismatch | None:
         """What differs; an open rank gets its array."""
+        numbers, names = self._post.numbers, self._post.names
+        said = {numbers[rank]: each for rank, each in found.items()}
         try:
-            check_agreement(self._group, found, dict(enumerate(self._post.names)))
+            check_agreement(self._group, said, dict(zip(numbers, names, strict=True)))
         except CollectiveMismatch as mismatch:
             return mismatch
         if work.receive is None and work.allocate is not None:

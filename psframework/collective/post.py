@@ -50,6 +50,11 @@ class Post(Protocol):
         """The members' names, by rank."""
         ...
 
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Which ranks of the whole group they are, as messages for people count them."""
+        ...
+
     async def send(
         self, to: int, key: Key, header: bytes, parts: Sequence[Buffer], deadline: Deadline
     ) -> None:

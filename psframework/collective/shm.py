@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
@@ -86,7 +86,7 @@ class SharedMemory:
         rank: this process's rank.
         size: number of ranks.
         segment: of `segment_bytes(size)` bytes; it is closed with the transport.
-        names: of the members, by rank.
+        names: of the members: by their ranks in the group, as messages call them, in the order of `rank`.
         cores: that the ranks of this host share; with fewer cores than ranks nobody spins.
         group: its name, for messages.
         share: makes memory for resident arrays; None if there shall be none.
@@ -100,7 +100,7 @@ class SharedMemory:
         rank: int,
         size: int,
         segment: Segment,
-        names: Sequence[str],
+        names: Mapping[int, str],
         cores: int,
         group: str = "",
         share: Share | None = None,
@@ -109,7 +109,7 @@ class SharedMemory:
         if segment.nbytes < layout.nbytes:
             raise ArgumentError(f"{size} ranks need {layout.nbytes} bytes, the segment has {segment.nbytes}")
         self._rank, self._size, self._group = rank, size, group
-        self._names = dict(enumerate(names))
+        self._names, self._numbers = names, tuple(names)
         self._segment = segment
         self._board = Board(segment, rank, size)
         self._slots = [
@@ -158,7 +158,9 @@ class SharedMemory:
     async def close(self) -> None:
         """Ends what runs, on all ranks, and gives the segment back."""
         who = self._who(self._rank)
-        self.abort(PeerLost(f"{who} closed group {self._group!r}", peer=self._names[self._rank]))
+        self.abort(
+            PeerLost(f"{who} closed group {self._group!r}", peer=self._names[self._numbers[self._rank]])
+        )
         with self._lock:
             self._closed = True
         if self._thread is not None:
@@ -247,7 +249,8 @@ class SharedMemory:
         if same and not own.open and own.operation is not Operation.REFUSE:
             return
         descriptors = {rank: Descriptor.decode(each) for rank, each in told.items()}
-        check_agreement(self._group, descriptors, self._names)
+        said = {self._numbers[rank]: each for rank, each in descriptors.items()}
+        check_agreement(self._group, said, self._names)
         if work.receive is None and work.allocate is not None and own.open:
             work.receive = work.allocate(descriptors[own.root])
 
@@ -329,7 +332,7 @@ class SharedMemory:
                 self.abort(detail_to_error(ErrorDetail.FromString(note)))
             except DecodeError:
                 text = f"{self._who(rank)} gave group {self._group!r} up"
-                self.abort(PeerLost(text, peer=self._names[rank]))
+                self.abort(PeerLost(text, peer=self._names[self._numbers[rank]]))
         return self._error
 
     def _late(self, work: Work) -> DeadlineExceeded:
@@ -344,7 +347,8 @@ class SharedMemory:
         )
 
     def _who(self, rank: int) -> str:
-        return f"rank {rank} ({self._names.get(rank, '?')})"
+        number = self._numbers[rank]
+        return f"rank {number} ({self._names[number]})"
 
 
 def _nbytes(array: Flat | None) -> int:

@@ -57,7 +57,7 @@ async def build(seat: Seat, start: pb.Start, home: Home, deadline: Deadline) -> 
 
 async def _shared(seat: Seat, ranks: Sequence[int], deadline: Deadline) -> SharedMemory:
     segment = await seat.segment(0, deadline)
-    names = [seat.names[rank] for rank in ranks]
+    names = {rank: seat.names[rank] for rank in ranks}
     own, more = ranks.index(seat.rank), _sharing(seat, ranks)
     return SharedMemory(own, len(ranks), segment, names, cores(), seat.id.name, more)
 

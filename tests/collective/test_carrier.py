@@ -167,6 +167,7 @@ async def test_some_of_the_ranks_have_numbers_of_their_own(world: World) -> None
     _, b, c = await posts(world)
     some = [Part(b, [1, 2]), Part(c, [1, 2])]
     assert [(part.rank, part.size, part.names) for part in some] == [(0, 2, ("b", "c")), (1, 2, ("b", "c"))]
+    assert [part.numbers for part in some] == [(1, 2), (1, 2)], "as messages for people call them"
     await some[0].send(1, key(), b"hello", [], soon())
     assert (await some[1].receive(0, key(), soon())).header == b"hello"
 

@@ -97,11 +97,14 @@ def test_open_ranks_are_compared_too():
     assert check(root, Descriptor(1, Operation.BROADCAST, "int8", (3,), root=1))
 
 
-def test_steps_of_different_operations_differ_and_are_told_by_names():
+def test_steps_of_different_operations_differ():
     one = Descriptor(4, Operation.BARRIER, note="barrier()")
     two = Descriptor(4, Operation.BARRIER, note=str(SUM))
     assert check(one, one) == ""
-    assert check(one, two, one) == f"operation 4 of group 'g' differs: a, c: barrier(); b: {SUM}"
+    assert (
+        check(one, two, one)
+        == f"operation 4 of group 'g' differs: ranks 0 (a), 2 (c): barrier(); rank 1 (b): {SUM}"
+    )
 
 
 def test_a_refusal_is_told_to_all():

@@ -41,8 +41,8 @@ class Cluster:
 
     def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
         self.size = sum(map(len, hosts))
-        self.leaders = Together("g", [f"trainer-{ranks[0]}" for ranks in hosts])
-        self.rooms = [Together("g", [f"trainer-{rank}" for rank in ranks]) for ranks in hosts]
+        self.leaders = Together("g", {ranks[0]: f"trainer-{ranks[0]}" for ranks in hosts})
+        self.rooms = [Together("g", {rank: f"trainer-{rank}" for rank in ranks}) for ranks in hosts]
         self.ranks = {}
         for host, ranks in enumerate(hosts):
             for index, rank in enumerate(ranks):
@@ -174,9 +174,10 @@ async def test_what_one_rank_does_differently_reaches_all(cluster: Cluster, wron
         got = await collect(cluster.ranks, saying, sends)
         assert all(isinstance(each, CollectiveMismatch) for each in got), (odd, got)
         if wrong == "refuse":
-            assert all("no gradient for 'w'" in str(each) for each in got)
+            who = f"rank {odd} (trainer-{odd}): " if size > 1 else ""
+            assert all(f"{who}no gradient for 'w'" in str(each) for each in got), got
         else:
-            assert any(f"trainer-{odd}" in str(each) for each in got), got
+            assert any(f"{odd} (trainer-{odd})" in str(each) for each in got), got
             assert all(str(saying[odd]) in str(each) and str(said) in str(each) for each in got), got
         fine = await collect(cluster.ranks, [said] * size, [array.copy() for array in arrays])
         check(reference(said, dict(enumerate(arrays)), size)[0], fine[0])

@@ -209,7 +209,7 @@ def test_who_waits_keeps_the_calling_thread_for_20_microseconds(cores: int, monk
     """It may be the loop's; not even that where ranks exceed cores."""
     yields: list[int] = []
     monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
-    rank = SharedMemory(0, 2, Segment.create(segment_bytes(2)), ["a", "b"], cores)
+    rank = SharedMemory(0, 2, Segment.create(segment_bytes(2)), {0: "a", 1: "b"}, cores)
     took = []
     for _ in range(50):
         began = time.perf_counter()

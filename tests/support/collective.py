@@ -96,6 +96,10 @@ class MemoryPost:
     def names(self) -> Sequence[str]:
         return self._mail.names
 
+    @property
+    def numbers(self) -> Sequence[int]:
+        return range(self.size)
+
     async def send(
         self, to: int, key: Key, header: bytes, parts: Sequence[Buffer], deadline: Deadline
     ) -> None:

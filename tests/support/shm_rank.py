@@ -35,7 +35,7 @@ class Rank:
 
     def enter(self, rank: int, size: int, cores: int) -> None:
         self.close()
-        names = [f"trainer-{each}" for each in range(size)]
+        names = {each: f"trainer-{each}" for each in range(size)}
         self.transport = SharedMemory(rank, size, self.segment(), names, cores, "test", self.share)
         self.rank, self.size, self.sequence = rank, size, 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,17 +18,17 @@ class Together:
 
     Args:
         group: its name.
-        names: of its members.
+        names: of its members, by their ranks in the whole group.
     """
 
-    def __init__(self, group: str, names: Sequence[str]) -> None:
+    def __init__(self, group: str, names: Mapping[int, str]) -> None:
         self.group = group
-        self.names = dict(enumerate(names))
+        self.names, self.numbers = names, tuple(names)
         self.waiting: dict[int, Work] = {}
         self.error: BaseException | None = None
         self.operations: list[str] = []
         self.lock = threading.Lock()
-        self.transports = [TogetherTransport(self, rank) for rank in self.names]
+        self.transports = [TogetherTransport(self, rank) for rank in range(len(names))]
 
     def start(self, rank: int, work: Work) -> None:
         with self.lock:
@@ -44,7 +44,7 @@ class Together:
     def _compute(self, works: dict[int, Work]) -> BaseException | None:
         said = {rank: work.descriptor for rank, work in works.items()}
         try:
-            check_agreement(self.group, said, self.names)
+            check_agreement(self.group, {self.numbers[rank]: each for rank, each in said.items()}, self.names)
         except CollectiveMismatch as error:
             return error
         told = next((each for each in said.values() if not each.open), said[0])
