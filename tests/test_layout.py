@@ -81,6 +81,7 @@ PURE = [
     "pipeline/microbatch.py",
     "pipeline/partition.py",
     "pipeline/ties.py",
+    "pipeline/timeline.py",
     "pipeline/skips.py",
     "rref/ids.py",
     "rref/messages.py",
@@ -106,6 +107,7 @@ PURE = [
     "autograd/split.py",
     "autograd/record.py",
     "autograd/sparse.py",
+    "autograd/lanes.py",
     "autograd/layout.py",
     "autograd/spelling.py",
 ]
