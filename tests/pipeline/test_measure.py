@@ -117,6 +117,26 @@ def test_buffers_are_put_back_when_a_layer_fails() -> None:
     np.testing.assert_equal(model.state_dict(), before)
 
 
+class Counter(nn.Module):
+    """Its buffer becomes another array in each forward."""
+
+    def __init__(self) -> None:
+        self.register_buffer("count", np.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        """Its argument."""
+        self.count = self.count + 1
+        return x
+
+
+def test_buffers_that_are_assigned_anew_are_put_back() -> None:
+    model = nn.Sequential(Counter())
+    (before,) = model.buffers()
+    measure(model, np.ones(2))
+    (after,) = model.buffers()
+    assert after is before and after == 0
+
+
 def nbytes(model: nn.Sequential, sample: Any, loss: Any = None) -> list[int]:
     return [cost.nbytes for cost in measure(model, sample, loss, repetitions=1)]
 
