@@ -301,8 +301,6 @@ async def test_tls_refuses_strangers_both_ways(sides: Sides, tmp_path: Path) -> 
                 "127.0.0.1", door.server.port, KEY, 1, context=context, server_name=name, seconds=5
             )
 
-        refused: list[Exception] = []
-        door.server._on_refused = lambda _, error: refused.append(error)
         for files, wanted in (
             (strangers.client, name),
             (sides.client, server_name("coordinator")),
@@ -311,6 +309,20 @@ async def test_tls_refuses_strangers_both_ways(sides: Sides, tmp_path: Path) -> 
             with pytest.raises(PsfError):
                 await dial(files, wanted)
         assert not door.taken
-        await until(lambda: len(refused) == 3)
         (await dial(sides.client)).close()
         assert len(door.taken) == 1
+
+
+async def test_who_shows_no_certificate_or_speaks_no_tls_is_told(sides: Sides) -> None:
+    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
+    refused: list[Exception] = []
+    async with opened(
+        context=lambda: sides.server.socket_context(server_side=True),
+        on_refused=lambda _, error: refused.append(error),
+    ) as door:
+        for context in (nobody, None):
+            with pytest.raises(PsfError):
+                await connect("127.0.0.1", door.server.port, KEY, 1, context=context, seconds=5)
+        await until(lambda: len(refused) == 2)
+    assert all(isinstance(error, ssl.SSLError) for error in refused) and not door.taken

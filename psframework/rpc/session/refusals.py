@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from psframework.errors import PermissionDenied
 from psframework.rpc.security import audit
+from psframework.rpc.status import text_of
 
 MOST: Final = 10
 PERIOD_SECONDS: Final = 60.0
@@ -34,7 +36,9 @@ class Refusals:
             self._written += 1
             audit.refused("a socket", error, name=address)
         else:
-            self._more = (self._more[0] if self._more else 0) + 1, address, error
+            count = self._more[0] if self._more else 0
+            # Its text alone: the error refers to all that was at work when it was raised.
+            self._more = count + 1, address, PermissionDenied(text_of(error))
 
     def flush(self) -> None:
         """Writes how many were left out, with the last of them."""
