@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from psframework.autograd.traced import Traced
 
 # From the gradient of the output to those of the inputs, in order; None where there is none.
-# A rule whose gradients are products of their own takes a second argument, which says for each input whether
-# its gradient is wanted, and has a default: `split_backward` asks for some of them first.
+# A rule whose gradients are products of their own has a second argument, `wanted`: for each input whether its
+# gradient is; by default all. `split_backward` asks for some of them first.
 Rule: TypeAlias = Callable[[Array], Sequence["Array | SparseRows | None"]]
 # The same for an operation with several results: a gradient for each, None for one that nothing depends on.
 RuleOfMany: TypeAlias = Callable[[tuple["Array | None", ...]], Sequence["Array | SparseRows | None"]]

@@ -124,7 +124,7 @@ class _Halves:
     def _first(self, gradient: Array) -> Any:
         rule, now = self._rule, self._now
         later = [edge is not None and not want for edge, want in zip(self._edges, now)]
-        if getattr(rule, "__defaults__", None):  # it can be asked for some of its gradients
+        if _takes_wanted(rule):
             self._rest = lambda _: rule(gradient, later)
             return rule(gradient, now)
         found = rule(gradient)
@@ -145,3 +145,9 @@ class _Halves:
         node.backward, node.saved, node.hooks = self._rest, self._saved, None
         node.edges = self._of([not want for want in self._now])
         return node
+
+
+def _takes_wanted(rule: Any) -> bool:
+    """Whether a rule can be asked for some of its gradients (see `node.Rule`)."""
+    code = getattr(rule, "__code__", None)
+    return code is not None and code.co_varnames[1 : code.co_argcount] == ("wanted",)

@@ -15,6 +15,7 @@ from random_programs import make_program
 import psframework as psf
 from psframework import nn
 from psframework.autograd import Function, Tensor, backward, ops
+from psframework.autograd.record import record
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.split import split_backward
 from psframework.errors import AutogradError
@@ -178,6 +179,20 @@ def test_a_rule_that_answers_all_at_once_runs_once() -> None:
     assert (Twin.runs, first[0].tolist()) == (1, [1, 1, 1])
     assert later.run()[w].tolist() == [2, 2, 2]
     assert Twin.runs == 1
+
+
+def test_a_rule_with_a_default_of_another_meaning_runs_once() -> None:
+    x, w = leaves(2)
+    factors = []
+
+    def rule(gradient: Any, factor: float = 3.0) -> Any:
+        factors.append(factor)
+        return gradient * factor, gradient
+
+    first, later = split_backward(record("own", x.data * 3 + w.data, rule, (x, w)), np.ones(3), x)
+    assert first[0].tolist() == [3, 3, 3]
+    assert later.run()[w].tolist() == [1, 1, 1]
+    assert factors == [3.0]
 
 
 def leaves(count: int) -> list[Tensor]:

@@ -188,15 +188,15 @@ def _rule(saved: _Saved, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
     needs = x._requires_grad, weight._requires_grad, needs_grad(bias)
     kinds = x.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype
 
-    def rule(gradient: Array, needs: Sequence[bool] = needs) -> Sequence[Array | None]:
+    def rule(gradient: Array, wanted: Sequence[bool] = needs) -> Sequence[Array | None]:
         g = flat(backend.widen(gradient))
         into_x = into_weight = into_bias = None
-        if needs[0]:
+        if wanted[0]:
             into_x = outside_in(plan.transposed(kernels, g, images.shape[-1])).astype(kinds[0], copy=False)
-        if needs[1]:
+        if wanted[1]:
             unfolded = plan.unfold(images) if columns is None else columns
             into_weight = plan.kernels(g, unfolded, kernels.shape).astype(kinds[1], copy=False)
-        if needs[2]:
+        if wanted[2]:
             into_bias = row_sums(g).astype(kinds[2], copy=False)
         return into_x, into_weight, into_bias
 

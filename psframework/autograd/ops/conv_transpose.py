@@ -118,17 +118,17 @@ def _rule(
     needs = x._requires_grad, weight._requires_grad, needs_grad(bias)
     kinds = x.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype
 
-    def rule(gradient: Array, needs: Sequence[bool] = needs) -> Sequence[Array | None]:
+    def rule(gradient: Array, wanted: Sequence[bool] = needs) -> Sequence[Array | None]:
         g = backend.widen(gradient)
         into_x = into_weight = into_bias = None
-        if needs[0] or needs[1]:
+        if wanted[0] or wanted[1]:
             columns = plan.unfold(inside_out(g))
-            if needs[0]:
+            if wanted[0]:
                 into_x = outside_in(plan.products(kernels, columns).reshape(shape))
                 into_x = into_x.astype(kinds[0], copy=False)
-            if needs[1]:
+            if wanted[1]:
                 into_weight = plan.kernels(values, columns, kernels.shape).astype(kinds[1], copy=False)
-        if needs[2]:
+        if wanted[2]:
             axes = (0, *range(2, g.ndim))
             into_bias = backend.xp(g).add.reduce(g, axes).astype(kinds[2], copy=False)
         return into_x, into_weight, into_bias
