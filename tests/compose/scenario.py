@@ -1,5 +1,6 @@
 """What a user does with docker-compose.yml; run by test_compose.py, where an engine is reachable."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+import psframework as psf
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("Dockerfile", ".dockerignore", "docker-compose.yml", "pyproject.toml", "README.md", "LICENSE")
@@ -148,6 +151,15 @@ class Project:
     def compose(self, *arguments: str, timeout: float = 300, **variables: str) -> str:
         return self.run("docker", "compose", *arguments, timeout=timeout, **variables)
 
+    def train(self, timeout: float = 120, **variables: str) -> str:
+        """Runs the container of `train`, and does not start what runs already, certificates included."""
+        flags = ("--rm", "--no-deps", "-T")
+        return self.compose("--profile", "train", "run", *flags, "train", timeout=timeout, **variables)
+
+    def bring_back(self, service: str) -> None:
+        """Starts one service again."""
+        self.compose("up", "-d", "--wait", "--no-deps", service, timeout=120)
+
     @property
     def environment(self) -> dict[str, str]:
         """What README tells a user on the host to set."""
@@ -177,7 +189,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project = Project(folder, own | {key: str(free_port()) for key in PORTS})
     try:
         project.compose("build")
-        project.compose("up", "-d", "--wait", timeout=120)
+        project.compose("up", "-d", "--wait", timeout=240)
         yield project
     finally:
         print(
@@ -218,11 +230,15 @@ def test_processes_are_not_root_and_keys_are_private(project: Project) -> None:
     assert not (project.folder / "certs" / "ca.key").exists(), "the authority's key stays in its volume"
 
 
-def test_a_script_on_the_host_trains_through_both_shards(project: Project) -> None:
+async def test_a_script_on_the_host_trains_through_both_shards(project: Project) -> None:
     """README's own lines, outside the compose network, over mutual TLS."""
-    out = project.run(sys.executable, "examples/train.py", timeout=120, **project.environment)
+    address, tls = project.environment["PSF_COORDINATOR"], project.folder / "certs" / "trainer"
+    command = (sys.executable, "examples/train.py")
+    async with psf.connect(address, tls=tls):  # the model ends one lease after the last member of its job
+        out = await asyncio.to_thread(project.run, *command, timeout=120, **project.environment)
+        status = await asyncio.to_thread(project.status)
     assert "accuracy" in out
-    models = {model["model"]: model for model in project.status()["models"]}
+    models = {model["model"]: model for model in status["models"]}
     assert models["model"]["shards"] == ["parameter-server-0", "parameter-server-1"], "through both shards"
 
 
@@ -237,7 +253,7 @@ def test_the_users_own_module(project: Project) -> None:
     (project.folder / "mine" / "hello.py").write_text(
         "import psframework as psf; print('ran with', psf.__name__, __name__)"
     )
-    out = project.compose("--profile", "train", "run", "--rm", "-T", "train", PSF_IMPORT="hello")
+    out = project.train(PSF_IMPORT="hello")
     assert "ran with psframework __main__" in out
 
 
@@ -261,9 +277,9 @@ def test_without_a_certificate_nobody_gets_in(project: Project) -> None:
 def test_a_killed_shard_comes_back_and_training_works_again(project: Project) -> None:
     project.compose("kill", "parameter-server-1")
     eventually(lambda: "parameter-server-1" not in project.names(), 20)
-    project.compose("up", "-d", "--wait", timeout=120)
+    project.bring_back("parameter-server-1")
     assert project.names() == MEMBERS
-    out = project.compose("--profile", "train", "run", "--rm", "-T", "train", timeout=120, PSF_EPOCHS="2")
+    out = project.train(PSF_EPOCHS="2")
     assert "test accuracy: " in out
 
 
@@ -287,7 +303,7 @@ def test_a_script_on_the_host_calls_workers_and_outlives_the_death_of_one(projec
         began = time.monotonic()
         assert script.stdout.readline() == "lost worker-1 True\n"
         assert time.monotonic() - began < 6
-        project.compose("up", "-d", "--wait", timeout=120)
+        project.bring_back("worker-1")
         out, errors = script.communicate("go on\n", timeout=60)
         assert out == "again 3\n", errors
         assert script.returncode == 0, errors
@@ -299,7 +315,7 @@ def test_a_script_on_the_host_calls_workers_and_outlives_the_death_of_one(projec
 def test_ranks_that_cannot_reach_each_other_train_together_until_one_is_killed(project: Project) -> None:
     """One on the host, where nobody listens to the outside, one in the network of the services."""
     environment = {**os.environ, **project.ports}
-    flags = ["--rm", "-T", "-e", "PSF_TEST_RANK=1"]
+    flags = ["--rm", "--no-deps", "-T", "-e", "PSF_TEST_RANK=1"]
     inside = ["docker", "compose", "--profile", "train", "run", *flags, "train"]
     with contextlib.ExitStack() as stack:
         one, other = (
