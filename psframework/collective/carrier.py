@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,6 +21,8 @@ from psframework.wire.memory import Buffer
 
 SERVICE: Final = "psframework.proto.v1.CollectiveService"
 DELIVER: Final = f"/{SERVICE}/Deliver"
+
+FAREWELL_SECONDS: Final = 2.0  # until a rank that has left has said so
 
 Reach = Callable[[int, Deadline], Awaitable[Peer]]
 """Opens the session with a rank; raises PeerLost if it is gone."""
@@ -52,6 +55,7 @@ class Carrier:
         self._scopes: set[asyncio.Timeout] = set()
         self._arriving: dict[tuple[int, Key], asyncio.Future[Letter]] = {}
         self._departed: dict[int, PeerLost] = {}
+        self._departure = Signal()
         self._sending, self._sent = 0, Signal()
         self._error: BaseException | None = None
 
@@ -80,7 +84,11 @@ class Carrier:
             async with self._until_abort(f"rank {to} ({self.names[to]}) did not take {_text(key)}", deadline):
                 try:
                     peer = await self._reach(to, deadline)
-                    await peer.call(DELIVER, request, pb.DeliverReply, parts=parts, deadline=deadline)
+                    reply, _ = await peer.call(
+                        DELIVER, request, pb.DeliverReply, parts=parts, deadline=deadline
+                    )
+                    if reply.closed:
+                        raise await self._farewell(to)
                 except PeerLost as error:
                     if error.peer == self.names[to] or error.peer not in self.names:
                         self._lost(to, error)  # else it is one that `to` has lost
@@ -88,6 +96,16 @@ class Carrier:
         finally:
             self._sending -= 1
             self._sent.notify()
+
+    async def _farewell(self, rank: int) -> BaseException:
+        """Why a rank has left, as it says itself: that comes after what it said to a letter."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                while rank not in self._departed:
+                    await self._departure.wait()
+        name = self.names[rank]
+        silent = PeerLost(f"rank {rank} ({name}) has left without a word", peer=name, reason="closed")
+        return again(self._departed.get(rank, silent))
 
     async def receive(self, source: int, key: Key, deadline: Deadline) -> Letter:
         """As `Post.receive`."""
@@ -126,6 +144,7 @@ class Carrier:
     def depart(self, rank: int, error: PeerLost) -> None:
         """A rank has closed the group: what it sent is here, and nothing more will come."""
         self._departed[rank] = error
+        self._departure.notify()
         for (source, _), arriving in self._arriving.items():
             if source == rank and not arriving.done():
                 arriving.set_exception(again(error))
@@ -196,6 +215,16 @@ class Part:
     ) -> None:
         """As `Post.send`."""
         await self._post.send(self._ranks[to], key, header, parts, deadline)
+
+    async def _farewell(self, rank: int) -> BaseException:
+        """Why a rank has left, as it says itself: that comes after what it said to a letter."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                while rank not in self._departed:
+                    await self._departure.wait()
+        name = self.names[rank]
+        silent = PeerLost(f"rank {rank} ({name}) has left without a word", peer=name, reason="closed")
+        return again(self._departed.get(rank, silent))
 
     async def receive(self, source: int, key: Key, deadline: Deadline) -> Letter:
         """As `Post.receive`."""

@@ -70,11 +70,14 @@ class CollectiveService:
 
     async def deliver(self, request: pb.DeliverRequest, call: Call) -> pb.DeliverReply:
         """Puts a letter into the mailbox."""
-        caller, seat = await self._from_a_rank(request.group, call)
-        seat.check(request.source, caller)
-        parts = await call.payload.whole() if call.payload.sizes else []
-        key = Key(request.channel, request.sequence, request.step)
-        await seat.post.deliver(request.source, key, Letter(request.header, parts), call.deadline)
+        try:
+            caller, seat = await self._from_a_rank(request.group, call)
+            seat.check(request.source, caller)
+            parts = await call.payload.whole() if call.payload.sizes else []
+            key = Key(request.channel, request.sequence, request.step)
+            await seat.post.deliver(request.source, key, Letter(request.header, parts), call.deadline)
+        except ContextClosed:  # not a failure here: the sender hears that this rank has gone
+            return pb.DeliverReply(closed=True)
         return pb.DeliverReply()
 
     async def abort(self, request: pb.AbortRequest, call: Call) -> pb.AbortReply:

@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack
 import numpy as np
 import pytest
 from seats import World, soon, until
+from structlog.testing import capture_logs
 
+from psframework.collective import carrier
 from psframework.collective.carrier import Carrier, Part
 from psframework.collective.mailbox import Mailbox
 from psframework.collective.post import Key
@@ -161,6 +163,27 @@ async def test_one_that_others_have_lost_is_not_mistaken_for_them(world: World) 
         await a.post.send(1, key(), b"", [], soon())
     assert lost.value.rank == 2
     assert a.lost == set()
+
+
+@pytest.mark.parametrize("says", [True, False])
+async def test_a_letter_to_who_has_left_fails_as_that_one_says(
+    world: World, says: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The farewell may come after the answer to the letter; without one, the rank is lost."""
+    a, b, _ = await world.group()
+    world.members["b"].leave(b)
+    if not says:
+        monkeypatch.setattr(carrier, "FAREWELL_SECONDS", 0.01)
+    with capture_logs() as lines:
+        sending = asyncio.ensure_future(a.post.send(1, key(), b"", [], soon()))
+        await asyncio.sleep(0)
+        if says:
+            await until(lambda: a.post._departure._event._waiters)  # type: ignore[attr-defined]
+            a.depart(1, completed=0)
+        with pytest.raises(PeerLost, match=r"has closed group 'g' after" if says else "without a word"):
+            await sending
+    assert a.lost == (set() if says else {1})
+    assert not [line for line in lines if line["event"] == "call failed"], "it is no failure where it came"
 
 
 async def test_some_of_the_ranks_have_numbers_of_their_own(world: World) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from group_clusters import Clusters, clusters, until
+from structlog.testing import capture_logs
 
 import psframework as psf
 from psframework.collective.client import GroupOptions
@@ -54,6 +55,22 @@ async def test_a_name_that_can_not_be(world: Clusters) -> None:
     with pytest.raises(ArgumentError, match="world_size="):
         await a.process_group("g")
     assert world.stored() == []
+
+
+async def test_closing_in_order_logs_nothing(world: Clusters) -> None:
+    """Also not what another rank still sends to one that has closed."""
+    members = await world.join("a", "b", "c")
+    with capture_logs() as lines:
+        for number in range(5):
+            groups = await world.group(f"g{number}", members, algorithm="direct")
+            pending = groups[0].all_reduce(np.ones(100_000 * number))
+            message = groups[0].send(np.ones(3), 1)
+            await asyncio.gather(*(group.close() for group in groups[1:]))
+            with pytest.raises(PeerLost, match="has closed group"):
+                await pending
+            await asyncio.gather(message, return_exceptions=True)
+            await groups[0].close()
+    assert not [line for line in lines if line["event"] == "call failed"]
 
 
 async def test_it_is_the_same_while_it_lives(world: Clusters) -> None:

@@ -35,6 +35,13 @@ async def tell(world: World, sender: str, method: str, **fields: Any) -> Any:
     return await world.members[sender].ask(world.members["a"], method, message, reply)
 
 
+async def test_a_letter_for_a_generation_that_has_ended_is_answered(world: World) -> None:
+    a = world.members["a"]
+    a.leave(a.seats[0])
+    assert (await tell(world, "b", "Deliver", source=1)).closed
+    assert await tell(world, "b", "Abort", source=1) == pb.AbortReply()
+
+
 @pytest.mark.parametrize(
     ("sender", "method", "fields", "error", "text"),
     [

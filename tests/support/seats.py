@@ -11,7 +11,7 @@ from typing import Any
 from psframework.collective.recorder import Recorder
 from psframework.collective.seat import Seat
 from psframework.collective.servicer import CollectiveService
-from psframework.errors import NotRegistered
+from psframework.errors import ContextClosed, NotRegistered
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.limits import AgentOptions
@@ -48,6 +48,12 @@ class Member:
     worker: Worker
     seats: list[Seat] = field(default_factory=list)
     passed_on: list[BaseException] = field(default_factory=list)
+    ended: list[pb.GroupId] = field(default_factory=list)
+
+    def leave(self, seat: Seat) -> None:
+        """Gives a seat back."""
+        self.seats.remove(seat)
+        self.ended.append(seat.id)
 
     @property
     def name(self) -> str:
@@ -61,6 +67,8 @@ class Member:
         for seat in self.seats:
             if seat.id == id:
                 return seat
+        if id in self.ended:
+            raise ContextClosed(f"generation {id.generation} of group {id.name!r} has ended here")
         raise NotRegistered(f"{self.name} is not in generation {id.generation} of group {id.name!r}")
 
     def pass_on(self, seat: Seat, error: BaseException) -> None:

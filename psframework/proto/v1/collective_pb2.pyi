@@ -430,12 +430,17 @@ class DeliverReply(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    CLOSED_FIELD_NUMBER: _builtins.int
+    closed: _builtins.bool
+    """Closed if it is not, since the receiver has closed the group; a message that says so is on its way."""
     def __init__(
         self,
+        *,
+        closed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
