@@ -189,7 +189,7 @@ async def test_an_address_that_swallows_everything_has_only_its_share_of_the_tim
     found, real, tried = loop.getaddrinfo, loop.sock_connect, []
 
     async def getaddrinfo(host: str, port: int, **more: Any) -> Any:
-        return [each for last in "234" for each in await found(f"127.0.0.{last}", port, **more)]
+        return [each for last in "24" for each in await found(f"127.0.0.{last}", port, **more)]
 
     async def sock_connect(sock: socket.socket, address: tuple[str, int]) -> None:
         tried.append(address[0])
@@ -201,10 +201,10 @@ async def test_an_address_that_swallows_everything_has_only_its_share_of_the_tim
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(loop, "sock_connect", sock_connect)
     async with opened() as door:
-        (await connect("somewhere", door.server.port, KEY, 1, seconds=3)).close()
-        assert tried == ["127.0.0.2", "127.0.0.3", "127.0.0.4"] and len(door.taken) == 1
-        door.server.forget(KEY)  # the last refuses; the others may answer another time
-        with pytest.raises(DeadlineExceeded, match=r"127\.0\.0\.2"):
+        (await connect("somewhere", door.server.port, KEY, 1, seconds=4)).close()
+        assert tried == ["127.0.0.2", "127.0.0.4"] and len(door.taken) == 1
+        door.server.forget(KEY)  # the last refuses; the other may answer another time
+        with pytest.raises(DeadlineExceeded):
             await connect("somewhere", door.server.port, KEY, 1, seconds=0.3)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -280,3 +281,36 @@ async def test_whoever_waits_its_turn_to_dial_hears_that_the_member_is_dead(offi
         agent.lost("x", 5)
         results = await asyncio.wait_for(asyncio.gather(*dials, return_exceptions=True), 5)
     assert all(isinstance(result, PeerLost) and result.reason == "lease" for result in results)
+
+
+async def test_a_close_that_nobody_waits_for_still_ends_what_it_can(
+    office: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psframework.rpc.session.peer.GOODBYE_SECONDS", 30)
+    agent = await office.client("other")
+    agent.listen("127.0.0.1")
+    peer = await office.dial(agent)
+    monkeypatch.setattr(peer._ended, "set", lambda: None)  # the other end's goodbye does not come
+    closing = asyncio.create_task(agent.close())
+    await office.until(lambda: peer._closing)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert peer.lost is not None and not agent.peers
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", agent._home.socket_port))
+    await agent.close()
+    assert not agent._tasks
+
+
+async def test_where_no_port_is_free_the_log_says_what_to_do(
+    office: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, str]] = []
+    logger = SimpleNamespace(info=lambda _, **fields: told.append(fields))
+    monkeypatch.setattr("psframework.rpc.session.agent.get_logger", lambda _: logger)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        office.agent.listen("127.0.0.1", [taken.getsockname()[1]])
+    assert "no port" in told[0]["reason"] and "--port-range" in told[0]["fix"]
+    peer = await office.peer(options=office.options("inline,striped"))
+    assert await office.echo(peer, "x") == "x" and not office.agent._home.socket_port
