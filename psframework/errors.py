@@ -66,7 +66,7 @@ class PeerLost(PsfError, ConnectionError):
 
     Attributes:
         peer: name of the peer.
-        reason: "closed", "lease", "stalled", "refused" or "incarnation".
+        reason: "closed", "lease", "stalled", "refused", "incarnation" or "cancelled".
         may_have_run: False if the request surely never started on the peer.
         rank: of the peer, where it was lost as a member of a process group; else None.
     """

@@ -8,8 +8,8 @@ from typing import Any
 from psframework.cluster.connection import Connection
 from psframework.cluster.ranks import environment_of_ranks
 from psframework.cluster.remoting import Remoting
-from psframework.collective.client import GroupOptions
 from psframework.collective.group import ProcessGroup
+from psframework.collective.options import GroupOptions
 from psframework.dist_autograd.handle import DistContext
 from psframework.membership.client import Membership
 from psframework.membership.view import Member

@@ -7,9 +7,9 @@ import contextlib
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -18,11 +18,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from psframework.collective import tuning_file
-from psframework.collective.decision import check_algorithm
 from psframework.collective.desk import forget
-from psframework.collective.gathering import Gathering
+from psframework.collective.gathering import CANCELLED, Gathering
 from psframework.collective.group import Place, ProcessGroup
 from psframework.collective.news import TELL_SECONDS, News
+from psframework.collective.options import GroupOptions
 from psframework.collective.recorder import Standing
 from psframework.collective.seat import Directory, Seat
 from psframework.collective.servicer import CollectiveService
@@ -58,43 +58,6 @@ class Lost(Protocol):
 
     @property
     def incarnation(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """What a member wants of a group.
-
-    Args:
-        world_size: number of ranks.
-        rank: that it wants; None: none in particular.
-        deterministic: results are bitwise the same across transports.
-        algorithm: the transport; "" for the best.
-        timeout: default of the group's operations in seconds; 0 for no limit; None: 300.
-    """
-
-    world_size: int
-    rank: int | None = None
-    deterministic: bool = False
-    algorithm: str = ""
-    timeout: float | None = None
-
-    def check(self) -> None:
-        """Raises ArgumentError for what can't be, whatever the others want."""
-        if not 1 <= self.world_size < 1 << 20:
-            raise ArgumentError(f"world_size={self.world_size}: a group has at least one member")
-        if self.rank is not None and not 0 <= self.rank < 1 << 20:
-            raise ArgumentError(f"rank={self.rank}: ranks are 0 to {self.world_size - 1}")
-        if self.timeout is not None and self.timeout < 0:
-            raise ArgumentError(f"timeout={self.timeout}: seconds, or 0 for no limit")
-        check_algorithm(self.algorithm)
-        Table().only(self.algorithm or None, deterministic=self.deterministic)
-
-    def spec(self, table: Table) -> pb.GroupSpec:
-        """What all members must agree on, the tuning table among it."""
-        return pb.GroupSpec(
-            world_size=self.world_size, deterministic=self.deterministic, algorithm=self.algorithm,
-            tuning=table.digest,
-        )  # fmt: skip
 
 
 class Groups:
@@ -180,7 +143,9 @@ class Groups:
                     return group
                 if group is not None and not seat.shrinks:
                     await group.close()  # it came to its end before
-            return await self._gather(Gathering(self, job, name, next(self._tickets), options), deadline)
+            return await self._gather(
+                lambda: Gathering(self, job, name, next(self._tickets), options), deadline
+            )
 
     async def shrink(self, group: ProcessGroup, deadline: Deadline) -> ProcessGroup:
         """The group of those that survived: its next generation.
@@ -205,7 +170,8 @@ class Groups:
         async with self._turn(seat.id.job, seat.id.name, deadline):
             seat.shrinks = True
             new = await self._gather(
-                Gathering(self, seat.id.job, seat.id.name, next(self._tickets), options, seat), deadline
+                lambda: Gathering(self, seat.id.job, seat.id.name, next(self._tickets), options, seat),
+                deadline,
             )
         try:
             await group.close()
@@ -253,13 +219,20 @@ class Groups:
         finally:
             lock.release()
 
-    async def _gather(self, gathering: Gathering, deadline: Deadline) -> ProcessGroup:
-        self._gathering[gathering] = None
-        try:
-            return await gathering.run(deadline)
-        finally:
-            del self._gathering[gathering]
-            self._changed.notify()
+    async def _gather(self, make: Callable[[], Gathering], deadline: Deadline) -> ProcessGroup:
+        """Attempts until one succeeds, or fails by more than that another member took its wish back."""
+        while True:
+            gathering = make()
+            self._gathering[gathering] = None
+            try:
+                return await gathering.run(deadline)
+            except PeerLost as error:
+                if error.reason != CANCELLED or deadline.expired or self._closed:
+                    raise
+                log.info("%s; waiting for another", error)
+            finally:
+                del self._gathering[gathering]
+                self._changed.notify()
 
     # For gatherings
 

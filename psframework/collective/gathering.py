@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from psframework.collective import rendezvous, setup, transports
 from psframework.collective.decision import decide
 from psframework.collective.desk import Desk
 from psframework.collective.group import ProcessGroup
 from psframework.collective.news import News
+from psframework.collective.options import GroupOptions
 from psframework.collective.seat import Directory, Seat
 from psframework.collective.tuning import Table
 from psframework.collective.work import Transport
@@ -23,13 +24,14 @@ from psframework.rpc.deadline import Deadline, boottime
 from psframework.rpc.session.agent import Agent
 from psframework.rpc.status import detail_to_error
 
-if TYPE_CHECKING:
-    from psframework.collective.client import GroupOptions
-
 log = logging.getLogger(__name__)
 
 ALLREDUCE: Final = "allreduce"
 """Role of the service that reduces for members that can't reach each other."""
+
+
+CANCELLED: Final = "cancelled"
+"""Reason of the loss of a rank that did not want the group any more while it was set up."""
 
 
 class Home(Protocol):
@@ -281,7 +283,8 @@ class Gathering:
             why = error
         else:
             who = self._home.membership.member.name
-            why = PeerLost(f"{who} gave the set-up of group {self.name!r} up", peer=who)
+            text = f"{who} gave the set-up of group {self.name!r} up, since it was cancelled there: ask again"
+            why = PeerLost(text, peer=who, reason=CANCELLED)
         if self._seat is not None:
             self._home.drop(self._seat, why)
         return why

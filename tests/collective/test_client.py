@@ -10,7 +10,7 @@ from group_clusters import Clusters, clusters, until
 from structlog.testing import capture_logs
 
 import psframework as psf
-from psframework.collective.client import GroupOptions
+from psframework.collective.options import GroupOptions
 from psframework.errors import (
     ArgumentError,
     ContextClosed,
@@ -31,21 +31,6 @@ async def world() -> AsyncIterator[Clusters]:
 
 def soon(seconds: float = 10.0) -> Deadline:
     return Deadline.after(seconds)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"world_size": 0}, "world_size=0"),
-        ({"world_size": 1 << 30}, "world_size="),
-        ({"world_size": 2, "rank": -1}, "rank=-1: ranks are 0 to 1"),
-        ({"world_size": 2, "timeout": -1.0}, "timeout=-1.0"),
-        ({"world_size": 2, "algorithm": "nccl"}, "algorithm='nccl'"),
-    ],
-)
-def test_wishes_that_can_not_be(options: dict[str, int], text: str) -> None:
-    with pytest.raises(ArgumentError, match=text):
-        GroupOptions(**options).check()  # type: ignore[arg-type]
 
 
 async def test_a_name_that_can_not_be(world: Clusters) -> None:

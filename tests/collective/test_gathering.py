@@ -10,8 +10,8 @@ from group_clusters import Clusters, clusters, until
 
 import psframework as psf
 from psframework.collective import setup, transports
-from psframework.collective.client import GroupOptions
 from psframework.collective.desk import Desk
+from psframework.collective.options import GroupOptions
 from psframework.collective.seat import Seat
 from psframework.errors import ConfigurationError, PeerLost, RendezvousTimeout, ResourceExhausted
 from psframework.proto.v1 import collective_pb2 as pb
@@ -169,7 +169,7 @@ async def test_a_member_that_dies_in_the_set_up_ends_it(
             assert lost.value.rank == victim
 
 
-async def test_one_that_is_cancelled_in_the_set_up_ends_it(
+async def test_one_that_is_cancelled_in_the_set_up_may_ask_again(
     world: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = await world.join("a", "b")
@@ -183,9 +183,54 @@ async def test_one_that_is_cancelled_in_the_set_up_ends_it(
     first, second = asked([a, b], 2)
     await until(lambda: len(begun) == 2)
     second.cancel()
-    with pytest.raises(PeerLost, match="b gave the set-up of group 'g' up"):
+    await candidates(world, 1)  # the other one asks anew
+    assert not first.done()
+    monkeypatch.setattr(setup, "prepare", PREPARE)
+    (again,) = asked([b], 2)
+    groups = await asyncio.wait_for(asyncio.gather(first, again), 10)
+    assert [(each.members, each.generation) for each in groups] == [(("a", "b"), 2)] * 2
+    assert await asyncio.gather(*(each.barrier() for each in groups)) == [None, None]
+
+
+async def test_one_that_is_cancelled_in_the_set_up_is_waited_for_until_the_deadline(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,), (b,) = await world.join("a", timeout=0.5), await world.join("b")
+    begun: set[int] = set()
+
+    async def never(seat: Seat, *_: object) -> Any:
+        begun.add(seat.rank)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(setup, "prepare", never)
+    first, second = asked([a, b], 2)
+    await until(lambda: len(begun) == 2)
+    second.cancel()
+    with pytest.raises(RendezvousTimeout, match="1 of 2 members came"):
         await asyncio.wait_for(first, 5)
     await nothing_is_left(world)
+
+
+async def test_survivors_that_are_cancelled_while_they_shrink_may_ask_again(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs, lost = await world.group("g", await world.join("a", "b", "c"))
+    lose(world, mine, 2)
+    await lost.close()
+    begun: set[int] = set()
+
+    async def never(seat: Seat, *_: object) -> Any:
+        begun.add(seat.rank)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(setup, "prepare", never)
+    first, second = (asyncio.ensure_future(each.shrink()) for each in (mine, theirs))
+    await until(lambda: len(begun) == 2)
+    first.cancel()
+    await until(first.done)
+    monkeypatch.setattr(setup, "prepare", PREPARE)
+    groups = await asyncio.wait_for(asyncio.gather(mine.shrink(), second), 10)
+    assert [each.members for each in groups] == [("a", "b")] * 2
 
 
 async def test_survivors_make_a_group_of_their_own(world: Clusters) -> None:
@@ -300,7 +345,9 @@ async def test_a_new_group_that_nobody_got_is_closed(
         await shrinking
     monkeypatch.undo()
     new = await other
-    with pytest.raises(PeerLost, match="a gave the set-up" if moment == "set-up" else r"rank 0 \(a\)"):
+    with pytest.raises(
+        PeerLost, match="a gave the set-up .* ask again" if moment == "set-up" else r"rank 0 \(a\)"
+    ):
         await asyncio.wait_for(new.barrier(), 5)
     assert {generation for *_, generation in world.members["a"].groups._seats} <= {mine.generation}
 
