@@ -2,5 +2,6 @@
 
 from psframework.pipeline.balance import Balance, balance
 from psframework.pipeline.skips import pop, skippable, stash
+from psframework.pipeline.spec import Stage
 
-__all__ = ["Balance", "balance", "pop", "skippable", "stash"]
+__all__ = ["Balance", "Stage", "balance", "pop", "skippable", "stash"]

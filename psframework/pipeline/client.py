@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from psframework.pipeline.blueprint import blueprint
 from psframework.pipeline.driver import Cluster, Driver
-from psframework.pipeline.spec import PipelineOptions, plans_of, stage_list
+from psframework.pipeline.plan import Report
+from psframework.pipeline.spec import PipelineOptions
 from psframework.pipeline.trees import Tree
 
 
@@ -39,8 +42,25 @@ class Pipeline:
         return await self._driver.infer(x, timeout)
 
     async def state_dict(self, timeout: float | None = None) -> dict[str, Any]:
-        """Parameters and buffers of all stages: {"0.weight": array, ...}, the number of the stage first."""
+        """Parameters and buffers of all stages by name.
+
+        Listed stages are named by their numbers, {"0.weight": array, ...}, as an nn.Sequential of them would
+        be; an nn.Sequential that was cut has the names that it has as a whole.
+        """
         return await self._driver.state_dict(timeout)
+
+    async def load_state_dict(self, state: Mapping[str, Any], timeout: float | None = None) -> None:
+        """Gives all stages the values of a state, as `state_dict` gives it; optimizers go on.
+
+        Raises:
+            ModelMismatch: names or shapes differ.
+        """
+        await self._driver.load_state_dict(state, timeout)
+
+    @property
+    def reports(self) -> Sequence[Report]:
+        """What each service told of the newest run: times of its actions, most activations that it kept."""
+        return self._driver.reports
 
     async def close(self) -> None:
         """Frees the stages; a second time does nothing."""
@@ -59,5 +79,4 @@ async def open_pipeline(
     cluster: Cluster, model: Any, stages: int | None, options: PipelineOptions, timeout: float
 ) -> Pipeline:
     """What `cluster.pipeline` does."""
-    plans = plans_of(stage_list(model, stages), options)
-    return Pipeline(await Driver.open(cluster, plans, options, timeout))
+    return Pipeline(await Driver.open(cluster, blueprint(model, stages, options), options, timeout))

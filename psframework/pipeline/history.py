@@ -65,5 +65,9 @@ class History:
         self._since.append(done)
         self.steps += done.update
         if committed:
-            self.commit = self.steps
-            self._since.clear()
+            self.committed()
+
+    def committed(self) -> None:
+        """All ranks have a commit of where they are."""
+        self.commit = self.steps
+        self._since.clear()

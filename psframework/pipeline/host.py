@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from psframework.backend import dtype_from_name
 from psframework.errors import ContextClosed, NotRegistered, PeerLost
 from psframework.nn.module import Module
 from psframework.nn.random import drawing_from
@@ -70,8 +71,9 @@ class Host:
         self._cluster = cluster
         self._mailbox = Mailbox()
         self._post = Post(plan.pipe, cluster, self._mailbox)
-        self._updating = Updating(self._stages)
+        self._updating = Updating(self._stages, seat, cluster)
         self._running: set[Runner] = set()
+        self._held: Runner | None = None  # the newest run
         self._commits: dict[int, State] = {}
         self._kept: dict[int, dict[int, State]] = {}  # rank -> commit -> state
         self._closed = False
@@ -121,12 +123,29 @@ class Host:
         try:
             if order.train:
                 await compute(self._begin, order.fresh)
-            await runner.go(self._actions(order))
+            await runner.go(self._actions(order), self._updating.settle if order.update else None)
             if order.update == "now":
-                await self._update(runner, order)
+                await self._update(runner)
+            self._held = runner
             return runner.report()
         finally:
             self._running.discard(runner)
+
+    async def update(self, run: int, coefficient: float | None) -> Report:
+        """The update of a run that held it; returns the run's report as it is then.
+
+        Args:
+            run: its number.
+            coefficient: what gradients are multiplied by first; None: parameters stay as they are.
+
+        Raises:
+            ContextClosed: the run is not the newest one any more.
+        """
+        runner = self._held
+        if runner is None or runner.order.run != run:
+            raise ContextClosed(f"run {run} is over: its gradients are gone")
+        await self._update(runner, coefficient)
+        return runner.report()
 
     async def commit(self, number: int) -> None:
         """Takes a snapshot of all stages, and has it kept elsewhere too."""
@@ -162,6 +181,15 @@ class Host:
         """Stage -> parameters and buffers, by name."""
         await compute(self._load, states)
 
+    async def shared(self, names: list[tuple[int, str]]) -> dict[tuple[int, str], Any]:
+        """Parameters that are tied, by (stage, name)."""
+        return {(stage, name): self._stages[stage].learning.named(name) for stage, name in names}
+
+    async def share(self, values: dict[tuple[int, str], Any]) -> None:
+        """Gives tied parameters the value of the first."""
+        for (stage, name), array in values.items():
+            self._stages[stage].learning.named(name)[...] = array
+
     async def standing(self) -> Standing:
         """Where it is."""
         running = next(iter(self._running), None)
@@ -178,6 +206,7 @@ class Host:
         self._mailbox.end_through(1 << 62, ContextClosed("this pipeline is closed"))
         for held in (self._stages, self._commits, self._kept):
             held.clear()
+        await self._updating.close()
 
     def _actions(self, order: Order) -> Sequence[Action]:
         plan = self._plan
@@ -187,10 +216,10 @@ class Host:
             found = forward_only(self._rank, plan.ranks, order.microbatches, plan.virtual_stages)
         return own(found, self._replica, len(plan.services[self._rank]))
 
-    async def _update(self, runner: Runner, order: Order) -> None:
-        await self._updating.run(runner, order)
-        if order.commit:
-            await self.commit(order.step + 1)
+    async def _update(self, runner: Runner, coefficient: float | None = 1.0) -> None:
+        await self._updating.run(runner, coefficient)
+        if runner.order.commit:
+            await self.commit(runner.order.step + 1)
 
     def _begin(self, fresh: bool) -> None:
         for stage in self._stages.values():
@@ -216,5 +245,8 @@ def build(plan: PipePlan, stage: StagePlan) -> LocalStage:
     with drawing_from(np.random.default_rng([plan.seed, stage.index])):
         made = stage.module if isinstance(stage.module, Module) else stage.module(*stage.args, **stage.kwargs)
     rule = None if stage.rule is None else rule_from_spec(stage.rule)
-    options = StageOptions(stage.index, plan.seed, stage.recompute, needs_input_gradient=stage.index > 0)
+    dtype = dtype_from_name(stage.precision) if stage.precision else None
+    options = StageOptions(
+        stage.index, plan.seed, stage.recompute, needs_input_gradient=stage.index > 0, dtype=dtype
+    )
     return LocalStage(made, options, rule, stage.loss)

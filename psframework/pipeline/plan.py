@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from psframework.pipeline.trees import Tree
 from psframework.rpc.values.types import register_type
+
+Tie: TypeAlias = tuple[tuple[int, str], ...]
+"""A parameter that several stages use: (stage, name there) of each, in the order of the stages."""
 
 
 @register_type(name="psframework.pipeline.Key")
@@ -18,7 +21,7 @@ class Key(NamedTuple):
         run: counts the runs of a pipe, whatever became of them.
         kind: "F" for inputs of a stage, "B" for gradients of its outputs, "T" for targets, "S:NAME" for what
             was stashed, "G:NAME" for its gradient, "W:NUMBER" for a gradient of a tied parameter.
-        stage: that takes it.
+        stage: that takes it; for "W:NUMBER" its place in the tie that it comes from.
         microbatch: its number.
     """
 
@@ -42,6 +45,8 @@ class StagePlan:
         recompute: whether its forward runs again in backward.
         stashes: name -> stage that pops it.
         pops: name -> stage that stashed it.
+        precision: dtype that it computes in; empty: that of its parameters.
+        parameter_server: name under which its parameters are on a parameter server; empty: they are not.
     """
 
     index: int
@@ -53,6 +58,8 @@ class StagePlan:
     recompute: bool = False
     stashes: dict[str, int] = field(default_factory=dict)
     pops: dict[str, int] = field(default_factory=dict)
+    precision: str = ""
+    parameter_server: str = ""
 
 
 @register_type(name="psframework.pipeline.PipePlan")
@@ -67,7 +74,7 @@ class PipePlan:
         stages: how many; rank r holds r, r + ranks, ...
         schedule: name of the schedule.
         seed: decides initial values and what dropout drops.
-        ties: parameters that are one: (stage, name) of each.
+        ties: parameters that are one.
     """
 
     pipe: str
@@ -76,7 +83,7 @@ class PipePlan:
     stages: int
     schedule: str
     seed: int
-    ties: tuple[tuple[tuple[int, str], ...], ...] = ()
+    ties: tuple[Tie, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from psframework.errors import PsfError
+from psframework.errors import ArgumentError
 from psframework.pipeline.mailbox import Mailbox
 from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan
 from psframework.pipeline.post import Post
@@ -27,6 +27,12 @@ class Runner:
         plans: theirs.
         mailbox: where data comes.
         post: where it goes.
+
+    Attributes:
+        plan, order: as given.
+        power: sum of squares of all gradients, where somebody asked for it.
+        doing: what it does, in words; empty: nothing.
+        since: when it began with that, by `time.monotonic`.
     """
 
     def __init__(
@@ -38,18 +44,25 @@ class Runner:
         mailbox: Mailbox,
         post: Post,
     ) -> None:
-        self._plan, self._order = plan, order
+        self.plan, self.order = plan, order
         self._stages, self._plans = stages, plans
         self._mailbox, self._post = mailbox, post
         self._sent: list[asyncio.Future[Any]] = []
         self._losses: dict[int, float] = {}
         self._outputs: dict[int, Tree] = {}
         self._spans: list[tuple[str, int, int, float, float]] = []
+        self.power = 0.0
         self.doing = ""
         self.since = time.monotonic()
 
-    async def go(self, actions: Sequence[Action]) -> None:
+    async def go(
+        self, actions: Sequence[Action], then: Callable[[Runner], Awaitable[None]] | None = None
+    ) -> None:
         """Runs the actions in their order, and waits until what they sent has arrived.
+
+        Args:
+            actions: of this rank.
+            then: called when they are done, while messages of this run still come and go.
 
         Raises:
             Exception: of a stage, with a note that names it and the micro-batch.
@@ -57,46 +70,56 @@ class Runner:
         """
         try:
             for action in actions:
-                self._now(f"waiting for the data of {_words(action)}")
+                self.now(f"waiting for the data of {_words(action)}")
                 await self._act(action)
-            self._now("waiting until what it sent has arrived")
+            if then is not None:
+                await then(self)
+            self.now("waiting until what it sent has arrived")
             await asyncio.gather(*self._sent)
         finally:
             self.doing = ""
             for sent in self._sent:
                 sent.cancel()
-            self._mailbox.end(self._order.run)
+            self._mailbox.end(self.order.run)
 
     def report(self) -> Report:
         """What came of it."""
         peak = {index: stage.peak for index, stage in self._stages.items()}
-        return Report(self._losses, self._outputs, tuple(self._spans), peak, time.perf_counter())
+        return Report(self._losses, self._outputs, tuple(self._spans), peak, self.power, time.perf_counter())
 
     async def span(self, kind: str, stage: int, microbatch: int, function: Any, *args: Any) -> Any:
         """Runs a function in the compute thread, and notes when."""
-        self._now(f"computing {kind} of stage {stage}")
+        self.now(f"computing {kind} of stage {stage}")
         began, ended, result = await compute(_timed, function, *args)
         self._spans.append((kind, stage, microbatch, began, ended))
         return result
 
+    async def take(self, key: Key) -> Any:
+        """Waits for something of this run."""
+        return await self._mailbox.take(key)
+
+    def send(self, service: str, key: Key, tree: Tree) -> None:
+        """Sends something, without waiting."""
+        sent = self._post.send(service, key, tree)
+        if sent is not None:
+            self._sent.append(asyncio.ensure_future(sent))
+
+    def now(self, doing: str) -> None:
+        """Notes what it does from now on."""
+        self.doing, self.since = doing, time.monotonic()
+
     async def _act(self, action: Action) -> None:
         stage = self._stages[action.stage]
-        try:
-            if action.kind is Kind.FORWARD:
-                await self._forward(action, stage)
-            elif action.kind is Kind.BACKWARD:
-                await self._backward(action, stage)
-            else:
-                await self._compute(action, stage.backward_weight, action.microbatch)
-        except (PsfError, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            error.add_note(f"in {_words(action)}")
-            raise
+        if action.kind is Kind.FORWARD:
+            await self._forward(action, stage)
+        elif action.kind is Kind.BACKWARD:
+            await self._backward(action, stage)
+        else:
+            await self._compute(action, stage.backward_weight, action.microbatch)
 
     async def _forward(self, action: Action, stage: LocalStage) -> None:
-        index, number, order = action.stage, action.microbatch, self._order
-        last = index == self._plan.stages - 1
+        index, number, order = action.stage, action.microbatch, self.order
+        last = index == self.plan.stages - 1
         inputs = await self._take(action, "F")
         targets = await self._take(action, "T") if last and order.targets else None
         skips = {name: await self._take(action, f"S:{name}") for name in self._plans[index].pops}
@@ -105,7 +128,7 @@ class Runner:
         run = stage.forward if order.train else stage.predict
         result: Result = await self._compute(action, run, task)
         for name, array in result.skips.items():
-            self._send(self._plans[index].stashes[name], number, f"S:{name}", array)
+            self._send(_target(self._plans[index], name), number, f"S:{name}", array)
         if result.loss is not None:
             self._losses[number] = result.loss
         if not last:
@@ -115,10 +138,10 @@ class Runner:
 
     async def _backward(self, action: Action, stage: LocalStage) -> None:
         index, number, plan = action.stage, action.microbatch, self._plans[action.stage]
-        last = index == self._plan.stages - 1
+        last = index == self.plan.stages - 1
         gradients = None if last else await self._take(action, "B")
         skips = {name: await self._take(action, f"G:{name}") for name in plan.stashes}
-        run = stage.backward_input if self._plan.schedule == "zb-h1" else stage.backward
+        run = stage.backward_input if self.plan.schedule == "zb-h1" else stage.backward
         result: Result = await self._compute(action, run, number, gradients, skips)
         for name, array in result.skips.items():
             self._send(plan.pops[name], number, f"G:{name}", array)
@@ -126,25 +149,33 @@ class Runner:
             self._send(index - 1, number, "B", result.outputs)
 
     async def _compute(self, action: Action, function: Any, *args: Any) -> Any:
-        return await self.span(str(action.kind), action.stage, action.microbatch, function, *args)
+        try:
+            return await self.span(str(action.kind), action.stage, action.microbatch, function, *args)
+        except Exception as error:
+            error.add_note(f"in {_words(action)}")
+            raise
 
     async def _take(self, action: Action, kind: str) -> Any:
-        return await self._mailbox.take(Key(self._order.run, kind, action.stage, action.microbatch))
+        return await self.take(Key(self.order.run, kind, action.stage, action.microbatch))
 
     def _send(self, stage: int, microbatch: int, kind: str, tree: Tree) -> None:
-        key = Key(self._order.run, kind, stage, microbatch)
-        sent = self._post.send(self._plan.service_of(stage, microbatch), key, tree)
-        if sent is not None:
-            self._sent.append(asyncio.ensure_future(sent))
-
-    def _now(self, doing: str) -> None:
-        self.doing, self.since = doing, time.monotonic()
+        self.send(self.plan.service_of(stage, microbatch), Key(self.order.run, kind, stage, microbatch), tree)
 
 
 def _timed(function: Any, *args: Any) -> tuple[float, float, Any]:
     began = time.perf_counter()
     result = function(*args)
     return began, time.perf_counter(), result
+
+
+def _target(plan: StagePlan, name: str) -> int:
+    """The stage that pops what this one stashed."""
+    if name not in plan.stashes:
+        raise ArgumentError(
+            f"stage {plan.index} stashed {name!r}, which the class of no stage is declared to pop: put "
+            "@psf.pipeline.skippable on the classes of both stages, not only on modules inside them"
+        )
+    return plan.stashes[name]
 
 
 _NAMES = {Kind.FORWARD: "the forward", Kind.BACKWARD: "the backward", Kind.WEIGHT: "the weight gradient"}

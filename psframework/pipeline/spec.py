@@ -1,18 +1,14 @@
-"""How users describe the stages of a pipeline, and the plan that is made of it. No I/O."""
+"""How users describe a pipeline. No I/O."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from psframework.errors import ArgumentError
 from psframework.nn.module import Module
 from psframework.optim.optimizer import Optimizer
-from psframework.pipeline.plan import StagePlan
-
-ROLE: Final = "pipeline-stage"
+from psframework.pipeline.balance import Balance
 
 
 @dataclass(frozen=True)
@@ -24,12 +20,18 @@ class Stage:
         args: of the class.
         kwargs: of the class.
         recompute: keep only the inputs of a micro-batch, and run the forward again in backward.
+        replicas: services that share its micro-batches: the first, second, ... in turns. Buffers, such as the
+            running mean of BatchNorm, are those of the first after each step.
+        parameter_server: the name under which the parameters are kept, and updated, on a parameter server;
+            the values that it has under the name, if any, win. Empty: on the stage's own service.
     """
 
     module: type[Module] | Module
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     recompute: bool = False
+    replicas: int = 1
+    parameter_server: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,17 @@ class PipelineOptions:
         on: names of the services that hold the stages; None: those that are there.
         commit_every: steps between two commits.
         timeout: default seconds of a step.
+        balance: how an nn.Sequential is cut: what `psf.pipeline.balance` found, or how many layers each stage
+            has; None: by the bytes of its parameters.
+        ties: parameters of several stages that are one, by their names in the state of the pipeline:
+            [("0.embedding.weight", "2.head.weight")]. The first one's values count. In an nn.Sequential that
+            is cut they are found where the same Parameter is used twice.
+        precision: "bfloat16" or "float16": what the stages compute in. The loss is computed, gradients are
+            summed and parameters are updated in float32; with "float16" the loss is scaled, and a step whose
+            gradients overflow leaves all parameters as they are. None: as the modules are.
+        max_norm: gradients are scaled so that their norm, over all stages, is at most this; None: they
+            are not.
+        recompute: for all stages: see Stage.
     """
 
     loss: Callable[..., Any] | str | None = None
@@ -55,55 +68,8 @@ class PipelineOptions:
     on: Sequence[str] | None = None
     commit_every: int = 1
     timeout: float = 60.0
-
-
-def stage_list(model: Any, stages: int | None) -> list[Stage]:
-    """The stages that a user listed.
-
-    Args:
-        model: a list of Stages, Modules or (class, args) or (class, args, kwargs).
-        stages: how many; None: as many as are listed.
-
-    Raises:
-        ArgumentError: it is something else.
-    """
-    if not isinstance(model, Sequence) or not model:
-        raise ArgumentError(
-            "a pipeline takes a list of stages, such as [(Encoder, (64,)), (Decoder, (64,))], or an "
-            f"nn.Sequential with stages=; not {type(model).__name__}"
-        )
-    listed = [_stage(number, item) for number, item in enumerate(model)]
-    if stages is not None and stages != len(listed):
-        raise ArgumentError(f"stages={stages}, but {len(listed)} are listed: leave it out")
-    return listed
-
-
-def plans_of(stages: Sequence[Stage], options: PipelineOptions) -> list[StagePlan]:
-    """What the ranks make of them."""
-    rule = None if options.optimizer is None else options.optimizer.rule.spec()
-    last = len(stages) - 1
-    return [
-        StagePlan(
-            number,
-            stage.module,
-            tuple(stage.args),
-            dict(stage.kwargs),
-            rule,
-            options.loss if number == last else None,
-            stage.recompute,
-        )
-        for number, stage in enumerate(stages)
-    ]
-
-
-def _stage(number: int, item: Any) -> Stage:
-    if isinstance(item, Stage):
-        return item
-    if isinstance(item, Module) or (inspect.isclass(item) and issubclass(item, Module)):
-        return Stage(item)
-    if isinstance(item, tuple) and item and inspect.isclass(item[0]) and issubclass(item[0], Module):
-        return Stage(*item)
-    raise ArgumentError(
-        f"stage {number} is {item!r:.100}: give a class of Modules with its arguments, (Stage, (64,)), "
-        "a Module, or a psf.pipeline.Stage"
-    )
+    balance: Balance | Sequence[int] | None = None
+    ties: Sequence[Sequence[str]] = ()
+    precision: str | None = None
+    max_norm: float | None = None
+    recompute: bool = False

@@ -1,4 +1,4 @@
-"""One stage on the service that holds it: its module, what its micro-batches keep, its optimizer. No I/O.
+"""One stage on the service that holds it: its module, and what its micro-batches keep. No I/O.
 
 Everything here runs in the compute thread, one action after another.
 """
@@ -13,17 +13,16 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd import no_grad
-from psframework.autograd.accumulate import deposit_all
 from psframework.autograd.engine import backward
 from psframework.autograd.recompute import recompute
-from psframework.autograd.sparse import SparseRows
+from psframework.autograd.split import Later, split_backward
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array
+from psframework.backend import Array, DType
 from psframework.errors import ArgumentError
 from psframework.nn.module import Module
 from psframework.nn.random import drawing_from
-from psframework.optim.optimizer import Optimizer
 from psframework.optim.rule import UpdateRule
+from psframework.pipeline.learning import Learning, dense
 from psframework.pipeline.skips import carrying
 from psframework.pipeline.trees import Tree, arrays_of, called, leaves, mapped
 
@@ -39,12 +38,14 @@ class StageOptions:
         seed: decides what dropout drops, with the step and the micro-batch.
         recompute: keep a micro-batch's inputs only, and run the forward again in backward.
         needs_input_gradient: whether a stage before this one waits for a gradient.
+        dtype: that the module computes in, and has its parameters in; None: as they are.
     """
 
     index: int
     seed: int = 0
     recompute: bool = False
     needs_input_gradient: bool = True
+    dtype: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,27 +107,27 @@ class LocalStage:
 
     Attributes:
         module, options: as given.
+        learning: its parameters.
         peak: most micro-batches that kept something at once, since `begin`.
     """
 
     def __init__(
         self, module: Module, options: StageOptions, rule: UpdateRule | None = None, loss: Loss | None = None
     ) -> None:
-        self.module = module
+        self.module = module if options.dtype is None else module.to(options.dtype)
         self.options = options
+        self.learning = Learning(module, rule)
         self.peak = 0
         self._loss = loss
-        named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-        self._optimizer = Optimizer(named, rule) if rule is not None and named else None
         self._kept: dict[int, _Kept] = {}
-        self._later: dict[int, Any] = {}
+        self._later: dict[int, Later] = {}
 
     def begin(self, fresh: bool = True) -> None:
         """A step begins: whatever an earlier one left is dropped; its gradients, if it is `fresh`."""
         self._kept.clear()
         self._later.clear()
         if fresh:
-            self.module.zero_grad()
+            self.learning.forget()
         self.peak = 0
 
     def forward(self, task: Task) -> Result:
@@ -138,11 +139,9 @@ class LocalStage:
         entered = mapped(self._entering, task.inputs)
         popped = {name: self._entering(array) for name, array in task.skips.items()}
         outputs, stashed = self._run(task, entered, popped)
-        loss = None
-        if self._loss is not None:
-            outputs = loss = self._loss(outputs, task.targets)
-            if not isinstance(loss, Tensor) or loss.data.size != 1:
-                raise ArgumentError("a pipeline's loss must be one number: the mean over a micro-batch")
+        loss = None if self._loss is None else self._loss_of(outputs, task.targets)
+        if loss is not None:
+            outputs = loss
         inputs = [leaf for leaf in leaves(entered) if isinstance(leaf, Tensor) and leaf.requires_grad]
         weight = None if loss is None else task.weight
         kept = _Kept(inputs, entered, list(leaves(outputs)), popped, stashed, weight)
@@ -162,9 +161,8 @@ class LocalStage:
                 entered = mapped(self._constant, task.inputs)
                 popped = {name: Tensor(array) for name, array in task.skips.items()}
                 outputs, stashed = self._run(task, entered, popped)
-                loss = None
-                if self._loss is not None and task.targets is not None:
-                    loss = float(self._loss(outputs, task.targets).data)
+                wanted = self._loss is not None and task.targets is not None
+                loss = float(self._loss_of(outputs, task.targets).data) if wanted else None
         finally:
             for module, mode in modes:
                 module.training = mode
@@ -182,44 +180,32 @@ class LocalStage:
             Gradients of its inputs, and of what it popped. An input that nothing depends on has None.
         """
         kept = self._kept.pop(microbatch)
-        found = backward(*_roots(kept, gradients, skips))
-        return self._answer(kept, found)
+        return self._answer(kept, backward(*_roots(kept, gradients, skips)))
 
     def backward_input(self, microbatch: int, gradients: Tree, skips: Mapping[str, Array]) -> Result:
         """As `backward`, but gradients of the parameters wait for `backward_weight`."""
-        from psframework.autograd.split import split_backward
-
         kept = self._kept.pop(microbatch)
         wanted = [*kept.inputs, *kept.popped.values()]
-        found, later = split_backward(*_roots(kept, gradients, skips), wanted)
-        self._later[microbatch] = later
-        return self._answer(kept, dict(found))
+        found, self._later[microbatch] = split_backward(*_roots(kept, gradients, skips), wanted)
+        return self._answer(kept, {leaf: each for leaf, each in zip(wanted, found) if each is not None})
 
     def backward_weight(self, microbatch: int) -> None:
         """The rest of a backward that `backward_input` began."""
-        deposit_all(self._later.pop(microbatch).run())
+        self.learning.add(self._later.pop(microbatch).run())
 
     def update(self, coefficient: float = 1.0) -> None:
-        """Updates the parameters by their gradients, times a coefficient; and forgets the gradients."""
-        if self._optimizer is not None:
-            if coefficient != 1.0:
-                for parameter in self.module.parameters():
-                    if parameter.grad is not None:
-                        parameter.grad = parameter.grad * coefficient
-            self._optimizer.step()
-        self.module.zero_grad()
+        """Updates the parameters by their gradients times a coefficient, and forgets the gradients."""
+        self.learning.scale(coefficient)
+        self.learning.step()
 
     def snapshot(self) -> dict[str, Any]:
-        """All that a step changes, as copies: parameters, buffers, and what the optimizer remembers."""
-        optimizer = None if self._optimizer is None else self._optimizer.state_dict()
-        return {"module": self.module.state_dict(), "optimizer": optimizer}
+        """All that a step changes, as copies."""
+        return self.learning.snapshot()
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Goes back to a snapshot; what a step has begun is dropped."""
         self.begin()
-        self.module.load_state_dict(snapshot["module"])
-        if self._optimizer is not None:
-            self._optimizer.load_state_dict(snapshot["optimizer"])
+        self.learning.restore(snapshot)
 
     def _run(self, task: Task, entered: Tree, popped: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
         key = [self.options.seed, self.options.index, task.step, task.microbatch]
@@ -231,28 +217,48 @@ class LocalStage:
 
         return recompute(run, entered, popped) if self.options.recompute else run(entered, popped)
 
+    def _loss_of(self, outputs: Any, targets: Tree) -> Tensor:
+        """The loss; in float32, where the module computes in 16 bits."""
+        assert self._loss is not None
+        if self.options.dtype is not None:
+            outputs, targets = mapped(_in_float32, outputs), mapped(_in_float32, targets)
+        loss = self._loss(outputs, targets)
+        if not isinstance(loss, Tensor) or loss.data.size != 1:
+            raise ArgumentError(
+                f"a pipeline's loss must be one number, the mean over a micro-batch, not {loss!r:.100}"
+            )
+        return loss
+
     def _entering(self, leaf: Any) -> Any:
         if not backend.is_array(leaf):
             return leaf
-        return Tensor(leaf, requires_grad=self.options.needs_input_gradient and _is_real(leaf))
+        floating = backend.is_floating(leaf.dtype)
+        return Tensor(self._cast(leaf), requires_grad=self.options.needs_input_gradient and floating)
 
     def _constant(self, leaf: Any) -> Any:
-        return Tensor(leaf) if backend.is_array(leaf) else leaf
+        return Tensor(self._cast(leaf)) if backend.is_array(leaf) else leaf
+
+    def _cast(self, array: Array) -> Array:
+        dtype = self.options.dtype
+        if dtype is None or not backend.is_floating(array.dtype):
+            return array
+        return array.astype(dtype, copy=False)
 
     def _answer(self, kept: _Kept, found: dict[Any, Any]) -> Result:
         inputs = mapped(lambda leaf: _taken(found, leaf), kept.entered)
         skips = {name: _taken(found, leaf) for name, leaf in kept.popped.items()}
-        deposit_all(found)
+        self.learning.add(found)
         return Result(inputs, skips)
 
 
-def _is_real(array: Array) -> bool:
-    return backend.is_floating(array.dtype)
+def _in_float32(leaf: Any) -> Any:
+    real = isinstance(leaf, Tensor) or backend.is_array(leaf)
+    return leaf.astype(np.float32) if real and backend.is_floating(leaf.dtype) else leaf
 
 
 def _taken(found: dict[Any, Any], leaf: Any) -> Any:
     gradient = found.pop(leaf, None) if isinstance(leaf, Tensor) else None
-    return gradient.to_dense() if isinstance(gradient, SparseRows) else gradient
+    return None if gradient is None else dense(gradient)
 
 
 def _roots(kept: _Kept, gradients: Tree, skips: Mapping[str, Array]) -> tuple[list[Tensor], list[Any]]:

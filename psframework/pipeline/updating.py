@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from psframework.pipeline.plan import Order
+from psframework.pipeline.replicas import Groups, Replicas
 from psframework.pipeline.runner import Runner
 from psframework.pipeline.stage import LocalStage
+from psframework.pipeline.tying import Tying
+from psframework.rpc.compute import compute
 
 
 class Updating:
@@ -14,12 +16,45 @@ class Updating:
 
     Args:
         stages: of this rank, by index.
+        seat: the rank, and the number among its replicas.
+        cluster: makes process groups.
     """
 
-    def __init__(self, stages: Mapping[int, LocalStage]) -> None:
+    def __init__(self, stages: Mapping[int, LocalStage], seat: tuple[int, int], cluster: Groups) -> None:
         self._stages = stages
+        self._replica = seat[1]
+        self._replicas = Replicas(cluster, seat)
+        self._tying = Tying(stages, seat[1])
 
-    async def run(self, runner: Runner, order: Order) -> None:
-        """Updates all stages by the gradients of a run that has come to its end."""
+    async def settle(self, runner: Runner) -> None:
+        """The last part of a run that an update follows: all who share a parameter have its whole gradient.
+
+        The sum of squares of all gradients goes into the runner's report, if the update is held for it.
+        """
+        await self._replicas.reduce(runner.plan, self._stages)
+        await self._tying.reduce(runner)
+        if runner.order.update == "held" and self._replica == 0:
+            runner.power = await compute(self._power, runner)
+
+    async def run(self, runner: Runner, coefficient: float | None = 1.0) -> None:
+        """Updates all stages by the gradients of a run that has come to its end.
+
+        Args:
+            runner: of the run.
+            coefficient: what gradients are multiplied by first; None: they are forgotten.
+        """
         for index, stage in self._stages.items():
-            await runner.span("U", index, 0, stage.update)
+            if coefficient is None:
+                stage.learning.forget()
+            else:
+                await runner.span("U", index, 0, stage.update, coefficient)
+
+    async def close(self) -> None:
+        """Frees what it holds elsewhere."""
+        await self._replicas.close()
+
+    def _power(self, runner: Runner) -> float:
+        return sum(
+            stage.learning.power(self._tying.also_elsewhere(runner.plan, index))
+            for index, stage in self._stages.items()
+        )

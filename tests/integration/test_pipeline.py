@@ -10,6 +10,7 @@ import pytest_asyncio
 import psframework as psf
 import psframework.nn.functional as F
 from psframework import nn, optim
+from psframework.pipeline.schedule import actions, peak_activations
 from tests.support.pipeline_models import chain, data
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,9 +19,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster() -> AsyncIterator[Any]:
     imports = ("tests.support.pipeline_models",)
-    async with psf.local_cluster(workers=4, imports=imports) as local:
+    async with psf.local_cluster(workers=4, parameter_servers=1, imports=imports) as local:
         async with psf.connect(local.address) as cluster:
             yield cluster
+
+
+def on(services: int) -> list[str]:
+    """So many of them."""
+    return [f"worker-{number}" for number in range(services)]
 
 
 def twin(stages: list[Any], state: dict[str, np.ndarray]) -> nn.Sequential:
@@ -37,29 +43,93 @@ def difference(state: dict[str, np.ndarray], model: nn.Module) -> float:
     return max(float(np.abs(state[name] - own[name]).max()) for name in own)
 
 
-@pytest.mark.parametrize(("rows", "microbatches"), [(8, 1), (16, 4), (21, 8), (3, 8)])
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+async def assert_equals_one_process(pipe: Any, model: nn.Module, rows: int) -> None:
+    """Three steps, and what both answer then."""
+    own = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for seed in range(3):
+        x, y = data(rows, seed)
+        loss = F.cross_entropy(model(psf.tensor(x)), y)
+        own.zero_grad()
+        loss.backward()
+        own.step()
+        assert await pipe.step(x, y) == pytest.approx(float(loss.data), abs=1e-12)
+    assert difference(await pipe.state_dict(), model) < 1e-12
+    assert np.abs(await pipe.infer(x) - model(psf.tensor(x)).data).max() < 1e-12
+
+
+TRAINING = {"loss": F.cross_entropy, "optimizer": optim.SGD(lr=0.1, momentum=0.9)}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "rows", "microbatches"),
+    [
+        ("gpipe", 2, 8, 1),
+        ("gpipe", 3, 21, 8),
+        ("gpipe", 4, 3, 8),
+        ("1f1b", 2, 21, 8),
+        ("1f1b", 3, 8, 1),
+        ("1f1b", 4, 16, 4),
+        ("interleaved", 4, 8, 1),
+        ("interleaved", 4, 21, 8),
+        ("interleaved", 4, 16, 4),
+        ("interleaved", 4, 20, 3),
+        ("zb-h1", 2, 16, 4),
+        ("zb-h1", 3, 3, 8),
+        ("zb-h1", 4, 21, 8),
+        ("zb-h1", 4, 8, 1),
+    ],
+)
 async def test_equals_one_process(
-    cluster: Any, schedule: str, ranks: int, rows: int, microbatches: int
+    cluster: Any, schedule: str, stages: int, rows: int, microbatches: int
 ) -> None:
-    stages = chain(ranks)
+    virtual = 2 if schedule == "interleaved" else 1
     async with await cluster.pipeline(
-        stages,
-        loss=F.cross_entropy,
-        optimizer=optim.SGD(lr=0.1, momentum=0.9),
+        chain(stages),
         schedule=schedule,
         microbatches=microbatches,
-        on=[f"worker-{rank}" for rank in range(ranks)],
+        virtual_stages=virtual,
+        on=on(stages // virtual),
+        **TRAINING,
     ) as pipe:
-        model = twin(stages, await pipe.state_dict())
-        own = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for seed in range(3):
-            x, y = data(rows, seed)
-            loss = F.cross_entropy(model(psf.tensor(x)), y)
-            own.zero_grad()
-            loss.backward()
-            own.step()
-            assert await pipe.step(x, y) == pytest.approx(float(loss.data), abs=1e-12)
-        assert difference(await pipe.state_dict(), model) < 1e-12
-        assert np.abs(await pipe.infer(x) - model(psf.tensor(x)).data).max() < 1e-12
+        await assert_equals_one_process(pipe, twin(chain(stages), await pipe.state_dict()), rows)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1"])
+async def test_peak_activations_are_those_of_the_schedule(cluster: Any, schedule: str) -> None:
+    virtual = 2 if schedule == "interleaved" else 1
+    ranks = 4 // virtual
+    async with await cluster.pipeline(
+        chain(4), schedule=schedule, microbatches=32, virtual_stages=virtual, on=on(ranks), **TRAINING
+    ) as pipe:
+        await pipe.step(*data(64))
+        peaks = {stage: peak for report in pipe.reports for stage, peak in report.peak.items()}
+    for stage in range(4):
+        plan = actions(schedule, stage % ranks, ranks, 32, virtual)
+        assert peaks[stage] == peak_activations([each for each in plan if each.stage == stage])
+
+
+async def test_a_cut_sequential_keeps_its_names(cluster: Any) -> None:
+    def layers() -> nn.Sequential:
+        return nn.Sequential(*(kind(*args) for kind, args in chain(5)))
+
+    model = layers()
+    async with await cluster.pipeline(model, stages=3, on=on(3), **TRAINING) as pipe:
+        assert difference(await pipe.state_dict(), model) == 0
+        await assert_equals_one_process(pipe, model, 21)
+        other = layers()
+        await pipe.load_state_dict(other.state_dict())
+        assert difference(await pipe.state_dict(), other) == 0
+
+
+async def test_errors_of_a_stage_say_where(cluster: Any) -> None:
+    from tests.support.pipeline_models import Faulty
+
+    x, y = data(8)
+    x[:, 0] = np.abs(x[:, 0])
+    async with await cluster.pipeline(
+        [*chain(2)[:1], (Faulty, ()), *chain(2)[1:]], microbatches=4, on=on(3), **TRAINING
+    ) as pipe:
+        with pytest.raises(psf.RemoteError, match="a negative number") as caught:
+            await pipe.step(x, y)
+        notes = "\n".join(getattr(caught.value, "__notes__", []))
+        assert "the forward of stage 1, micro-batch" in f"{notes}\n{caught.value.remote_traceback}"

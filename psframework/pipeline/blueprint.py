@@ -1,0 +1,191 @@
+"""The plan of a pipeline, made of what the user described, and checked before anything is placed. No I/O."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from psframework.errors import ArgumentError
+from psframework.nn.layers.container import Sequential
+from psframework.nn.module import Module
+from psframework.optim.optimizer import Optimizer
+from psframework.pipeline.balance import Balance
+from psframework.pipeline.naming import Naming
+from psframework.pipeline.partition import check_sequential, cut, split_sequential
+from psframework.pipeline.plan import StagePlan, Tie
+from psframework.pipeline.schedule import actions
+from psframework.pipeline.skips import routes
+from psframework.pipeline.spec import PipelineOptions, Stage
+from psframework.pipeline.ties import tied_parameters
+
+PRECISIONS: Final = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A pipeline before it has a place.
+
+    Attributes:
+        stages: in order.
+        replicas: of each rank.
+        ties: parameters that are one.
+        naming: of its state.
+    """
+
+    stages: Sequence[StagePlan]
+    replicas: Sequence[int]
+    ties: tuple[Tie, ...]
+    naming: Naming
+
+
+def blueprint(model: Any, stages: int | None, options: PipelineOptions) -> Blueprint:
+    """Plans a pipeline.
+
+    Args:
+        model: a list of Stages, Modules, or (class, args) or (class, args, kwargs); or one nn.Sequential.
+        stages: how many; None: as many as are listed, or as `options.balance` has.
+        options: how it is to run.
+
+    Raises:
+        ArgumentError: something in it can't be right.
+    """
+    if isinstance(model, Sequential):
+        parts = _parts(model, stages, options.balance)
+        listed = [Stage(part) for part in parts]
+        naming = Naming(len(parts), [list(part._modules) for part in parts])
+        found = [tuple(tie) for tie in tied_parameters(parts)]
+    else:
+        listed = _listed(model, stages)
+        naming, found = Naming(len(listed)), []
+    _check(listed, options)
+    ties = (*found, *map(naming.tie, options.ties))
+    _check_servers(listed, ties, options)
+    return Blueprint(_plans(listed, options), _replicas(listed, options.virtual_stages), ties, naming)
+
+
+def _parts(
+    model: Sequential, stages: int | None, balance: Balance | Sequence[int] | None
+) -> list[Sequential]:
+    check_sequential(model)
+    if balance is None:
+        if stages is None:
+            raise ArgumentError("an nn.Sequential needs stages=, the number that it is cut into")
+        sizes = cut(_costs(model), stages)
+    else:
+        sizes = list(balance.sizes if isinstance(balance, Balance) else balance)
+        if stages not in (None, len(sizes)):
+            raise ArgumentError(f"stages={stages}, but balance= has {len(sizes)}: leave stages= out")
+    return split_sequential(model, sizes)
+
+
+def _costs(model: Sequential) -> list[float]:
+    """Of each layer: its share of the parameters' bytes, and its share of the layers."""
+    nbytes = [sum(each.data.nbytes for each in layer.parameters()) for layer in model.children()]
+    total = sum(nbytes) or 1
+    return [each / total + 1 / len(nbytes) for each in nbytes]
+
+
+def _listed(model: Any, stages: int | None) -> list[Stage]:
+    if not isinstance(model, Sequence) or isinstance(model, str) or not model:
+        raise ArgumentError(
+            "a pipeline takes a list of stages, such as [(Encoder, (64,)), (Decoder, (64,))], or an "
+            f"nn.Sequential with stages=; not {model!r:.100}"
+        )
+    listed = [_stage(number, item) for number, item in enumerate(model)]
+    if stages not in (None, len(listed)):
+        raise ArgumentError(f"stages={stages}, but {len(listed)} are listed: leave it out")
+    return listed
+
+
+def _stage(number: int, item: Any) -> Stage:
+    if isinstance(item, Stage):
+        item, rest = item.module, item
+    elif isinstance(item, tuple) and 1 <= len(item) <= 3:
+        item, rest = item[0], Stage(*item)
+    else:
+        rest = Stage(item)
+    if isinstance(item, Module) or (inspect.isclass(item) and issubclass(item, Module)):
+        return rest
+    raise ArgumentError(
+        f"stage {number} is {item!r:.100}: give a class of Modules with its arguments, (Encoder, (64,)), "
+        "a Module, or a psf.pipeline.Stage"
+    )
+
+
+def _check(listed: Sequence[Stage], options: PipelineOptions) -> None:
+    virtual = options.virtual_stages
+    if virtual < 1 or len(listed) % virtual:
+        raise ArgumentError(
+            f"{len(listed)} stages can't be spread over services with {virtual} virtual stages each: their "
+            "number must be a multiple of that"
+        )
+    actions(options.schedule, 0, len(listed) // virtual, 1, virtual)  # raises if there is no such schedule
+    if options.microbatches < 1:
+        raise ArgumentError(f"microbatches is {options.microbatches}: a batch is cut into at least 1")
+    if options.optimizer is not None and not isinstance(options.optimizer, Optimizer):
+        raise ArgumentError(
+            f"optimizer must be one of optim, such as optim.SGD(lr=0.1), not {options.optimizer!r}"
+        )
+    if options.precision not in (None, *PRECISIONS):
+        raise ArgumentError(f"precision={options.precision!r} is none of {', '.join(PRECISIONS)}")
+    if options.max_norm is not None and not 0 <= options.max_norm < np.inf:
+        raise ArgumentError(f"max_norm must be at least 0, not {options.max_norm}")
+
+
+def _replicas(listed: Sequence[Stage], virtual: int) -> list[int]:
+    """Of each rank."""
+    ranks = len(listed) // virtual
+    found = []
+    for rank in range(ranks):
+        counts = [stage.replicas for stage in listed[rank::ranks]]
+        if min(counts) < 1 or len(set(counts)) > 1:
+            raise ArgumentError(
+                f"stages {', '.join(map(str, range(rank, len(listed), ranks)))} have {counts} replicas: at "
+                "least 1, and stages on one service as many"
+            )
+        found.append(counts[0])
+    return found
+
+
+def _check_servers(listed: Sequence[Stage], ties: Sequence[Tie], options: PipelineOptions) -> None:
+    """What does not go together with parameters on a parameter server."""
+    for number, stage in enumerate(listed):
+        if not stage.parameter_server:
+            continue
+        tied = any(number == index for tie in ties for index, _ in tie)
+        if stage.replicas > 1 or tied or options.optimizer is None:
+            raise ArgumentError(
+                f"stage {number} has its parameters on a parameter server: it needs optimizer=, and can have "
+                "neither replicas nor tied parameters"
+            )
+
+
+def _plans(listed: Sequence[Stage], options: PipelineOptions) -> list[StagePlan]:
+    rule = None if options.optimizer is None else options.optimizer.rule.spec()
+    last = len(listed) - 1
+    skips = routes([_shell(stage) for stage in listed])
+    return [
+        StagePlan(
+            number,
+            stage.module,
+            tuple(stage.args),
+            dict(stage.kwargs),
+            rule,
+            options.loss if number == last else None,
+            stage.recompute or options.recompute,
+            {name: to for name, (source, to) in skips.items() if source == number != to},
+            {name: source for name, (source, to) in skips.items() if to == number != source},
+            options.precision or "",
+            stage.parameter_server,
+        )
+        for number, stage in enumerate(listed)
+    ]
+
+
+def _shell(stage: Stage) -> Module:
+    """The stage's module; of a class, whose module is made on its service, one that holds nothing yet."""
+    return stage.module if isinstance(stage.module, Module) else stage.module.__new__(stage.module)

@@ -1,0 +1,110 @@
+"""The replicas of one rank: each runs some of the micro-batches, and their gradients are summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from psframework import backend
+from psframework.backend import Array, DType
+from psframework.collective.group import ProcessGroup
+from psframework.nn.parameter import Parameter
+from psframework.pipeline.learning import dense
+from psframework.pipeline.plan import PipePlan
+from psframework.pipeline.stage import LocalStage
+from psframework.rpc.compute import compute
+
+
+class Groups(Protocol):
+    """As much of a cluster as makes process groups."""
+
+    async def process_group(
+        self, name: str, world_size: int, *, rank: int, deterministic: bool, timeout: float
+    ) -> ProcessGroup:
+        """Makes a group of as many members, or joins it."""
+        ...
+
+
+class Replicas:
+    """One replica among those of its rank.
+
+    Args:
+        cluster: makes groups.
+        seat: the rank, and the number of this replica.
+    """
+
+    def __init__(self, cluster: Groups, seat: tuple[int, int]) -> None:
+        self._cluster = cluster
+        self._rank, self._replica = seat
+        self._group: ProcessGroup | None = None
+        self._name = ""
+
+    async def reduce(self, plan: PipePlan, stages: Mapping[int, LocalStage]) -> None:
+        """Sums the gradients of all replicas, and gives all of them the buffers of the first.
+
+        A parameter has no gradient afterwards if it had none on any replica.
+        """
+        count = len(plan.services[self._rank])
+        if count == 1:
+            return
+        group = await self._open(plan, count)
+        parameters = [each for stage in stages.values() for each in stage.learning.parameters.values()]
+        for some in _by_dtype(parameters).values():
+            flat = await compute(_packed, some)
+            await group.all_reduce(flat, timeout=0)
+            await compute(_unpack, flat, some)
+        for stage in stages.values():
+            for buffer in stage.module.buffers():
+                await group.broadcast(buffer, 0, timeout=0)
+
+    async def close(self) -> None:
+        """Leaves the group."""
+        group, self._group = self._group, None
+        if group is not None:
+            await group.close()
+
+    async def _open(self, plan: PipePlan, count: int) -> ProcessGroup:
+        name = f"pipeline/{plan.pipe}/{self._rank}/{plan.generation}"
+        if self._group is None or self._group.error is not None or name != self._name:
+            await self.close()
+            self._group = await self._cluster.process_group(
+                name, count, rank=self._replica, deterministic=True, timeout=0
+            )
+            self._name = name
+        return self._group
+
+
+def _by_dtype(parameters: Iterable[Parameter]) -> dict[DType, list[Parameter]]:
+    """Parameters by the dtype of their gradients."""
+    found: dict[DType, list[Parameter]] = {}
+    for parameter in parameters:
+        dtype = np.dtype(np.float32) if backend.is_narrow(parameter.dtype) else parameter.dtype
+        found.setdefault(dtype, []).append(parameter)
+    return found
+
+
+def _packed(parameters: list[Parameter]) -> Array:
+    """All gradients in one array, zeros where there is none; at the end, how many replicas have each."""
+    like: Any = parameters[0].data
+    xp = backend.xp(like)
+    dtype = next(iter(_by_dtype(parameters)))
+    flat = xp.zeros(sum(each.data.size for each in parameters) + len(parameters), dtype)
+    start = 0
+    for number, parameter in enumerate(parameters):
+        size = parameter.data.size
+        if parameter.grad is not None:
+            flat[start : start + size] = dense(parameter.grad).reshape(-1)
+            flat[len(flat) - len(parameters) + number] = 1
+        start += size
+    return flat  # type: ignore[no-any-return]
+
+
+def _unpack(flat: Array, parameters: list[Parameter]) -> None:
+    """The sums as the gradients."""
+    start, present = 0, flat[len(flat) - len(parameters) :]
+    for number, parameter in enumerate(parameters):
+        stop = start + parameter.data.size
+        parameter.grad = flat[start:stop].reshape(parameter.shape) if present[number] else None
+        start = stop

@@ -1,0 +1,159 @@
+"""Stage services in this process: real hosts and values that are copied as they would be, and no network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psframework as psf
+from psframework.membership.view import Member
+from psframework.pipeline.client import Pipeline, open_pipeline
+from psframework.pipeline.placement import ROLE
+from psframework.pipeline.spec import PipelineOptions
+from psframework.rpc.current import current
+from psframework.rpc.registry import find
+from psframework.rpc.values.arguments import decode, encode
+from psframework.rpc.values.journey import Journey
+
+
+def travelled(value: Any) -> Any:
+    """A value as it arrives elsewhere."""
+    journey = Journey()
+    message = encode(value, journey)
+    return decode(message, [bytes(part) for part in journey.parts], Journey(outgoing=False))
+
+
+class Service:
+    """As much of a cluster as the driver and the hosts need, seen from one member."""
+
+    def __init__(self, name: str, services: dict[str, Service], groups: dict[str, Meeting]) -> None:
+        self.name = name
+        self._services, self._groups = services, groups
+
+    def members(self, role: str | None = None) -> tuple[Member, ...]:
+        return tuple(Member(name, ROLE) for name in self._services)
+
+    def rpc_async(
+        self, to: Any, fn: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None
+    ) -> asyncio.Future[Any]:
+        args = travelled(args)
+        return asyncio.ensure_future(self._services[to].call(find(fn).target, args, travels=True))
+
+    def remote(
+        self, to: Any, fn: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None
+    ) -> Reference:
+        service = self._services[to]
+        return Reference(service, asyncio.ensure_future(service.call(find(fn).target, travelled(args))))
+
+    async def call(self, function: Any, args: Any, travels: bool = False) -> Any:
+        token = current.set(self)
+        try:
+            result = await function(*args)
+        finally:
+            current.reset(token)
+        return travelled(result) if travels else result
+
+    async def process_group(self, name: str, world_size: int, *, rank: int, **options: Any) -> Seat:
+        meeting = self._groups.setdefault(name, Meeting(world_size))
+        return Seat(meeting, rank)
+
+
+class Reference:
+    """Of a host."""
+
+    def __init__(self, service: Service, made: asyncio.Future[Any]) -> None:
+        self._service, self._made = service, made
+
+    async def confirmed_by_owner(self) -> None:
+        await self._made
+
+    def rpc_async(self, timeout: float | None = None) -> Calls:
+        return Calls(self._service, self._made)
+
+    def close(self) -> None:
+        self._made.cancel()
+
+
+class Calls:
+    """Its methods, called from elsewhere."""
+
+    def __init__(self, service: Service, made: asyncio.Future[Any]) -> None:
+        self._service, self._made = service, made
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> asyncio.Future[Any]:
+            arrived = travelled(args)
+
+            async def run() -> Any:
+                host = await self._made
+                return await self._service.call(getattr(host, name), arrived, travels=True)
+
+            return asyncio.ensure_future(run())
+
+        return call
+
+
+class Meeting:
+    """Members of a process group."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.arrays: dict[int, Any] = {}
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def meet(self, rank: int, array: Any, combine: Any) -> None:
+        arrays, done = self.arrays, self.done
+        arrays[rank] = array
+        if len(arrays) == self.size:
+            combine([arrays[each] for each in range(self.size)])
+            self.arrays, self.done = {}, asyncio.get_running_loop().create_future()
+            done.set_result(None)
+        await done
+
+
+class Seat:
+    """A place in a process group."""
+
+    error = None
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self._meeting, self._rank = meeting, rank
+
+    async def all_reduce(self, array: Any, timeout: float | None = None) -> None:
+        def combine(arrays: list[Any]) -> None:
+            total = sum(arrays[1:], arrays[0].copy())
+            for each in arrays:
+                each[...] = total
+
+        await self._meeting.meet(self._rank, array, combine)
+
+    async def broadcast(self, array: Any, src: int, timeout: float | None = None) -> None:
+        def combine(arrays: list[Any]) -> None:
+            for each in arrays:
+                each[...] = arrays[src]
+
+        await self._meeting.meet(self._rank, array, combine)
+
+    async def close(self) -> None:
+        pass
+
+
+def driver_service(services: int) -> Service:
+    """A driver's view of so many stage services."""
+    found: dict[str, Service] = {}
+    groups: dict[str, Meeting] = {}
+    for number in range(services):
+        found[f"stage-{number}"] = Service(f"stage-{number}", found, groups)
+    return Service("driver", found, groups)
+
+
+@asynccontextmanager
+async def pipeline(model: Any, stages: int | None = None, **options: Any) -> AsyncIterator[Pipeline]:
+    """A pipeline on services in this process."""
+    psf.manual_seed(0)
+    opened = PipelineOptions(**options)
+    pipe = await open_pipeline(driver_service(8), model, stages, opened, 30.0)  # type: ignore[arg-type]
+    async with pipe:
+        yield pipe
