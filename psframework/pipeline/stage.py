@@ -149,7 +149,7 @@ class LocalStage:
         self.peak = max(self.peak, len(self._kept.keys() | self._later.keys()))
         skips = {name: tensor.data for name, tensor in stashed.items()}
         if loss is not None:
-            return Result(None, skips, float(loss.data))
+            return Result(None, skips, loss.data.item())
         return Result(arrays_of(outputs), skips)
 
     def predict(self, task: Task) -> Result:
@@ -162,7 +162,7 @@ class LocalStage:
                 popped = {name: Tensor(array) for name, array in task.skips.items()}
                 outputs, stashed = self._run(task, entered, popped)
                 wanted = self._loss is not None and task.targets is not None
-                loss = float(self._loss_of(outputs, task.targets).data) if wanted else None
+                loss = self._loss_of(outputs, task.targets).data.item() if wanted else None
         finally:
             for module, mode in modes:
                 module.training = mode

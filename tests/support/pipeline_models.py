@@ -115,7 +115,7 @@ class Scores(nn.Module):
 
 
 @psf.remote
-class Plus(nn.Module):
+class Table(nn.Module):
     """The table of words alone, for ties."""
 
     def __init__(self, width: int = WIDTH, words: int = 20) -> None:
@@ -203,3 +203,29 @@ def word_loss(outputs: psf.Tensor, targets: psf.Tensor) -> psf.Tensor:
 def square_loss(outputs: psf.Tensor, targets: psf.Tensor) -> psf.Tensor:
     """The mean square."""
     return ((outputs - targets) * (outputs - targets)).mean()
+
+
+@psf.remote
+class Wrapped(nn.Module):
+    """Says nothing of what a module in it stashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = Down()
+
+    def forward(self, x: psf.Tensor) -> psf.Tensor:
+        return self.down(x)
+
+
+@psf.remote
+class Doubled(nn.Module):
+    """Has no parameters, and keeps the dtype."""
+
+    def forward(self, x: psf.Tensor) -> psf.Tensor:
+        return x * 2
+
+
+@psf.remote
+def no_loss(outputs: psf.Tensor, targets: psf.Tensor) -> psf.Tensor:
+    """A number for each row."""
+    return outputs.sum(-1)

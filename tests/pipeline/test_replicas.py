@@ -1,0 +1,86 @@
+"""Replicas of a stage: they share its micro-batches, and equal one process."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psframework.nn.functional as F
+from psframework import optim
+from psframework.pipeline.spec import Stage
+from tests.support.pipeline_models import CLASSES, WIDTH, Dropped, Head, Hidden, Normed, Small, data
+from tests.support.pipeline_oracle import Oracle, modules
+from tests.support.pipeline_world import pipeline
+
+
+def adam(parameters: Any) -> optim.Optimizer:
+    return optim.Adam(parameters, lr=1e-2)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 7])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("replicas", [(2, 1, 1), (1, 3, 2)])
+async def test_equals_one_process(replicas: tuple[int, ...], schedule: str, microbatches: int) -> None:
+    kinds = (Hidden, Dropped, Head)
+    stages = [Stage(kind, replicas=count) for kind, count in zip(kinds, replicas)]
+    async with pipeline(
+        stages,
+        loss=F.cross_entropy,
+        optimizer=optim.Adam(lr=1e-2),
+        schedule=schedule,
+        microbatches=microbatches,
+    ) as pipe:
+        seed = pipe._driver._ranks.plan.seed
+        oracle = Oracle(modules(stages), F.cross_entropy, adam, microbatches, seed)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        for step in range(3):
+            x, y = data(17, step)
+            assert await pipe.step(x, y) == pytest.approx(oracle.step(x, y), abs=1e-12)
+            x, y = data(6, step + 10)
+            await pipe.step(x, y)
+            oracle.step(x, y)
+        assert oracle.difference(await pipe.state_dict()) < 1e-12
+
+
+async def test_interleaved_ranks() -> None:
+    stages = [
+        Stage(kind, replicas=1 + number % 2) for number, kind in enumerate([Hidden, Hidden, Hidden, Head])
+    ]
+    async with pipeline(
+        stages, loss=F.cross_entropy, optimizer=optim.Adam(lr=1e-2), schedule="interleaved", virtual_stages=2
+    ) as pipe:
+        oracle = Oracle(modules(stages), F.cross_entropy, adam)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        x, y = data(17)
+        assert await pipe.step(x, y) == pytest.approx(oracle.step(x, y), abs=1e-12)
+        assert oracle.difference(await pipe.state_dict()) < 1e-12
+
+
+async def test_the_norm_counts_a_replicated_stage_once() -> None:
+    stages = [Stage(Small, replicas=2), Stage(Small, (WIDTH, CLASSES), replicas=2)]
+    async with pipeline(stages, loss=F.cross_entropy, optimizer=optim.Adam(lr=1e-2), max_norm=0.01) as pipe:
+        oracle = Oracle(modules(stages), F.cross_entropy, adam)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        x, y = data(16)
+        x = x.astype(np.float32)
+        await pipe.step(x, y)
+        oracle.gradients(x, y)
+        assert optim.clip_grad_norm_(oracle.whole.parameters(), 0.01) > 0.01
+        oracle.optimizer.step()
+        assert oracle.difference(await pipe.state_dict()) < 1e-6
+
+
+async def test_buffers_are_those_of_the_first() -> None:
+    """The first runs micro-batches 0 and 2, as if they were all that there is."""
+    x, y = data(32)
+    stages = [Stage(Normed, replicas=2), Stage(Head)]
+    async with pipeline(stages, loss=F.cross_entropy, microbatches=4) as pipe:
+        alone = Oracle(modules(stages), F.cross_entropy, adam, 2)
+        alone.whole.load_state_dict(await pipe.state_dict())
+        await pipe.step(x, y)
+        rows = [*range(8), *range(16, 24)]
+        alone.gradients(x[rows], y[rows])
+        state = await pipe.state_dict()
+        np.testing.assert_allclose(
+            state["0.norm.running_mean"], alone.stages[0].get_buffer("norm.running_mean"), rtol=1e-12
+        )
