@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from psframework.errors import ContextClosed, DeadlineExceeded, NotRegistered, PeerLost
+from psframework.errors import ContextClosed, DeadlineExceeded, NotRegistered, PeerLost, PsfError
 from psframework.membership.view import Member
 from psframework.pipeline.placement import Cluster, replacement
 from psframework.pipeline.plan import PipePlan, StagePlan, Standing
@@ -81,11 +81,11 @@ class Ranks:
 
     def start(
         self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
-    ) -> list[Any]:
-        """As `call`, but answers the futures."""
+    ) -> list[asyncio.Future[Any]]:
+        """As `call`, but answers the futures, of which some may have failed already."""
         seconds = max(deadline.remaining(), 1e-3)
         chosen = self.seats if seats is None else seats
-        return [getattr(self._hosts[seat].rpc_async(timeout=seconds), method)(*args) for seat in chosen]
+        return [_called(self._hosts[seat], seconds, method, args) for seat in chosen]
 
     async def look(self, deadline: Deadline) -> dict[Seat, Standing | None]:
         """Where each rank is: None if it did not say. Those that are gone are `lost` from then on."""
@@ -136,11 +136,7 @@ class Ranks:
     async def close(self) -> None:
         """Frees all stages."""
         hosts, self._hosts = self._hosts, {}
-        calls = [
-            host.rpc_async(timeout=ASK_SECONDS).close()
-            for seat, host in hosts.items()
-            if seat not in self.lost
-        ]
+        calls = [_called(host, ASK_SECONDS, "close", ()) for host in hosts.values()]
         await asyncio.gather(*calls, return_exceptions=True)
         for host in hosts.values():
             host.close()
@@ -172,6 +168,15 @@ def _with(plan: PipePlan, seat: Seat, name: str) -> PipePlan:
     services = [list(names) for names in plan.services]
     services[seat.rank][seat.replica] = name
     return replace(plan, generation=plan.generation + 1, services=tuple(map(tuple, services)))
+
+
+def _called(host: RRef, seconds: float, method: str, args: Sequence[Any]) -> asyncio.Future[Any]:
+    try:
+        found: asyncio.Future[Any] = getattr(host.rpc_async(timeout=seconds), method)(*args)
+    except PsfError as error:  # its owner is known to be gone
+        found = asyncio.get_running_loop().create_future()
+        found.set_exception(error)
+    return found
 
 
 async def _all(calls: Sequence[Any]) -> list[Any]:
