@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
 from psframework.nn.random import generator
+from psframework.pipeline.blueprint import Blueprint
 from psframework.pipeline.history import Done, History
 from psframework.pipeline.microbatch import MicroBatches, join, split, split_tree
 from psframework.pipeline.placement import Cluster, choose
-from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan
+from psframework.pipeline.plan import Key, Order, PipePlan, Report
 from psframework.pipeline.post import Post
 from psframework.pipeline.ranks import ASK_SECONDS, Ranks
+from psframework.pipeline.scaling import Scaling
 from psframework.pipeline.spec import PipelineOptions
+from psframework.pipeline.ties import first_values
 from psframework.pipeline.trees import Tree
 from psframework.pipeline.turns import Turns
 from psframework.rpc.deadline import Deadline
@@ -36,7 +40,7 @@ class Driver:
     Args:
         cluster: calls the ranks.
         plan: of the pipe.
-        stages: of all ranks, in order.
+        blueprint: what the plan was made of.
         options: how it runs.
 
     Attributes:
@@ -44,10 +48,11 @@ class Driver:
     """
 
     def __init__(
-        self, cluster: Cluster, plan: PipePlan, stages: Sequence[StagePlan], options: PipelineOptions
+        self, cluster: Cluster, plan: PipePlan, blueprint: Blueprint, options: PipelineOptions
     ) -> None:
-        self._options = options
-        self._ranks = Ranks(cluster, plan, stages)
+        self._blueprint, self._options = blueprint, options
+        self._scaling = Scaling(options.precision == "float16", options.max_norm)
+        self._ranks = Ranks(cluster, plan, blueprint.stages)
         self._post = Post(plan.pipe, cluster)
         self._history = History(options.commit_every)
         self._turns = Turns()
@@ -59,7 +64,7 @@ class Driver:
 
     @classmethod
     async def open(
-        cls, cluster: Cluster, stages: Sequence[StagePlan], options: PipelineOptions, timeout: float
+        cls, cluster: Cluster, blueprint: Blueprint, options: PipelineOptions, timeout: float
     ) -> Driver:
         """Chooses services and places the stages.
 
@@ -67,15 +72,16 @@ class Driver:
             RendezvousTimeout: there are not enough stage services.
             ArgumentError: the options can't be right.
         """
-        ranks = len(stages) // options.virtual_stages
-        services = choose(cluster, ranks, options.on)
+        services = iter(choose(cluster, sum(blueprint.replicas), options.on))
+        places = tuple(tuple(islice(services, count)) for count in blueprint.replicas)
         seed = int(generator().integers(0, 1 << 62))
-        places = tuple((name,) for name in services)
-        plan = PipePlan(secrets.token_hex(12), 1, places, len(stages), options.schedule, seed)
-        driver = cls(cluster, plan, stages, options)
+        stages = len(blueprint.stages)
+        plan = PipePlan(secrets.token_hex(12), 1, places, stages, options.schedule, seed, blueprint.ties)
+        driver = cls(cluster, plan, blueprint, options)
         deadline = Deadline.after(timeout)
         await driver._ranks.place_all(deadline)
         try:
+            await driver._share_ties(deadline)
             await driver._ranks.call("commit", 0, deadline=deadline)
         except BaseException:
             await driver.close()
@@ -120,13 +126,33 @@ class Driver:
         return join([outputs[number] for number in range(len(parts))])
 
     async def state_dict(self, timeout: float | None = None) -> dict[str, Any]:
-        """Parameters and buffers of all stages, by "STAGE.NAME"."""
+        """Parameters and buffers of all stages, by the names that they have in the pipe."""
         deadline = Deadline.after(self._seconds(timeout))
         async with self._turns.alone():
             await self._settle(deadline)
             states = await self._ranks.call("state_dict", deadline=deadline)
-        found = {stage: arrays for state in states for stage, arrays in state.items()}
-        return {f"{stage}.{name}": array for stage in sorted(found) for name, array in found[stage].items()}
+        return self._blueprint.naming.join(
+            {stage: arrays for state in states for stage, arrays in state.items()}
+        )
+
+    async def load_state_dict(self, state: Mapping[str, Any], timeout: float | None = None) -> None:
+        """Gives all stages the values of a state, and commits them.
+
+        Raises:
+            ModelMismatch: names or shapes differ.
+        """
+        parts, ranks = self._blueprint.naming.split(state), self._ranks
+        deadline = Deadline.after(self._seconds(timeout))
+        async with self._turns.alone():
+            await self._settle(deadline)
+            self._unsettled = True  # if one refuses, all go back
+            for seat in ranks.seats:
+                own = {stage: parts[stage] for stage in ranks.plan.stages_of(seat.rank)}
+                await ranks.call("load_state_dict", own, deadline=deadline, seats=[seat])
+            await self._share_ties(deadline)
+            await ranks.call("commit", self.steps, deadline=deadline)
+            self._history.committed()
+            self._unsettled = False
 
     async def close(self) -> None:
         """Frees the stages; what runs ends with ContextClosed."""
@@ -174,6 +200,27 @@ class Driver:
             await self._train(done, deadline)
         self._unsettled = False
 
+    async def _share_ties(self, deadline: Deadline) -> None:
+        """Gives all copies of a tied parameter the values of the first."""
+        ranks = self._ranks
+        values: dict[tuple[int, str], Any] = {}
+        for seat in ranks.seats:
+            names = [
+                place
+                for tie in ranks.plan.ties
+                for place in tie
+                if place[0] in ranks.plan.stages_of(seat.rank)
+            ]
+            if names and seat.replica == 0:
+                values |= (await ranks.call("shared", names, deadline=deadline, seats=[seat]))[0]
+        firsts = first_values(ranks.plan.ties, values)
+        for seat in ranks.seats:
+            own = {
+                place: array for place, array in firsts.items() if place[0] in ranks.plan.stages_of(seat.rank)
+            }
+            if own:
+                await ranks.call("share", own, deadline=deadline, seats=[seat])
+
     async def _go_back(self, why: str, deadline: Deadline) -> None:
         """Those that are there stand at the newest commit afterwards."""
         ranks = self._ranks
@@ -182,19 +229,27 @@ class Driver:
         await ranks.call("go_back", ranks.plan, self._history.commit, deadline=deadline, seats=there)
 
     async def _train(self, done: Done, deadline: Deadline) -> Sequence[Report]:
-        history, batch = self._history, done.batch
+        history, batch, scaling = self._history, done.batch, self._scaling
         order = Order(
             self._next_run(),
             done.step,
             len(batch),
-            tuple(batch.weights),
+            tuple(weight * scaling.scale(done.step) for weight in batch.weights),
             fresh=done.fresh,
-            update="now" if done.update else "",
+            update="" if not done.update else "held" if scaling.needed else "now",
             commit=history.commits(done),
             complete=history.commit,
             over=self._run_number - 1,
         )
-        return await self._run(order, batch.inputs, batch.targets, deadline)
+        reports = await self._run(order, batch.inputs, batch.targets, deadline)
+        return await self._update(order, reports, deadline) if order.update == "held" else reports
+
+    async def _update(self, order: Order, reports: Sequence[Report], deadline: Deadline) -> Sequence[Report]:
+        """The update of a run that held it, now that the gradients of all stages are known."""
+        coefficient = self._scaling.coefficient(order.step, sum(report.power for report in reports))
+        self._scaling.forget(order.complete)
+        self.reports = await self._ranks.call("update", order.run, coefficient, deadline=deadline)
+        return self.reports
 
     async def _look(
         self, inputs: Sequence[Tree], targets: Sequence[Tree] | None, seconds: float
