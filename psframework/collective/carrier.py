@@ -216,16 +216,6 @@ class Part:
         """As `Post.send`."""
         await self._post.send(self._ranks[to], key, header, parts, deadline)
 
-    async def _farewell(self, rank: int) -> BaseException:
-        """Why a rank has left, as it says itself: that comes after what it said to a letter."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                while rank not in self._departed:
-                    await self._departure.wait()
-        name = self.names[rank]
-        silent = PeerLost(f"rank {rank} ({name}) has left without a word", peer=name, reason="closed")
-        return again(self._departed.get(rank, silent))
-
     async def receive(self, source: int, key: Key, deadline: Deadline) -> Letter:
         """As `Post.receive`."""
         return await self._post.receive(self._ranks[source], key, deadline)
