@@ -118,9 +118,9 @@ class Desk:
         revision = await self._kv.put(key, value, deadline)
         self._learn(KeyEntry(key, value, revision))
 
-    async def withdraw(self, candidate: pb.Candidate) -> None:
+    async def withdraw(self, candidate: pb.Candidate, seconds: float = CLEAR_SECONDS) -> None:
         """Takes a candidate away; not another attempt of the same member, which has the same key."""
-        deadline, key = Deadline.after(CLEAR_SECONDS), self._key(candidate)
+        deadline, key = Deadline.after(seconds), self._key(candidate)
         revision, known = self._candidates.get(key, (0, candidate))  # at best its own last one, at once
         while ticket(known) == ticket(candidate):
             if revision and await self._kv.delete(key, revision, deadline):
@@ -165,10 +165,12 @@ class Desk:
 
         await self.amend(generation, change, deadline)
 
-    async def give_up(self, candidate: pb.Candidate, error: BaseException) -> None:
+    async def give_up(
+        self, candidate: pb.Candidate, error: BaseException, seconds: float = CLEAR_SECONDS
+    ) -> None:
         """A candidate is not there any more, whatever became of it; cleans up, however far it came."""
-        deadline = Deadline.after(CLEAR_SECONDS)
-        await self.withdraw(candidate)
+        deadline = Deadline.after(seconds)
+        await self.withdraw(candidate, seconds)
         entry = await self._kv.get(self._prefix + RECORD, deadline)
         if entry is not None:
             self._learn(entry)

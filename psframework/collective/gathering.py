@@ -34,6 +34,10 @@ CANCELLED: Final = "cancelled"
 """Reason of the loss of a rank that did not want the group any more while it was set up."""
 
 
+LATER_SECONDS: Final = 120.0
+"""How long a wish is taken back for, where the coordinator does not answer."""
+
+
 class Home(Protocol):
     """The groups of this process."""
 
@@ -292,8 +296,16 @@ class Gathering:
     async def _withdraw(self, why: PsfError) -> None:
         try:
             await self._desk.give_up(self._mine, why)
-        except PsfError as error:
+        except PsfError as error:  # a coordinator that is away; nobody waits for it here
             log.debug("group %r: %s", self.name, error)
+            self._home.clean_up(self._withdraw_later(why))
+
+    async def _withdraw_later(self, why: PsfError) -> None:
+        """Else others would wait for this process in a group that it does not ask for any more."""
+        try:
+            await self._desk.give_up(self._mine, why, LATER_SECONDS)
+        except PsfError as error:
+            log.warning("group %r: the wish of this process to be in it stays: %s", self.name, error)
 
     async def _done(self) -> None:
         """This process knows all about its generation."""

@@ -9,11 +9,17 @@ import pytest
 from group_clusters import Clusters, clusters, until
 
 import psframework as psf
-from psframework.collective import setup, transports
+from psframework.collective import gathering, setup, transports
 from psframework.collective.desk import Desk
 from psframework.collective.options import GroupOptions
 from psframework.collective.seat import Seat
-from psframework.errors import ConfigurationError, PeerLost, RendezvousTimeout, ResourceExhausted
+from psframework.errors import (
+    ConfigurationError,
+    DeadlineExceeded,
+    PeerLost,
+    RendezvousTimeout,
+    ResourceExhausted,
+)
 from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
 
@@ -63,6 +69,31 @@ async def test_who_gives_up_is_not_counted(world: Clusters) -> None:
     assert [each.generation for each in groups] == [1, 1, 1]
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+async def test_who_gives_up_while_the_coordinator_is_away_is_not_counted_either(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = await world.join("a", "b", "c")
+    first, second = asked(members[:2], 3)
+    await candidates(world, 2)
+    give_up, seconds = Desk.give_up, []
+
+    async def away(self: Desk, candidate: Any, error: Any, *more: float) -> None:
+        seconds.append(more)
+        if len(seconds) == 1:
+            raise DeadlineExceeded("no coordinator answers")
+        await give_up(self, candidate, error, *more)
+
+    monkeypatch.setattr(Desk, "give_up", away)
+    first.cancel()
+    await candidates(world, 1)
+    assert seconds == [(), (gathering.LATER_SECONDS,)]
+    monkeypatch.undo()
+    (third,) = asked(members[2:], 3)
+    (again,) = asked(members[:1], 3)
+    groups = await asyncio.gather(again, second, third)
+    assert [each.generation for each in groups] == [1, 1, 1]
 
 
 async def test_a_member_that_dies_before_the_seal_is_not_counted(world: Clusters) -> None:
