@@ -28,7 +28,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -312,7 +312,7 @@ async def test_an_exit_without_shutdown(local: LocalCluster, tmp_path: Path) -> 
     async with program(tmp_path, "leaves", source, [local.address, local.token]) as leaves:
         began = float((await leaves.line("left at")).split()[-1])
         assert await leaves.end(10) == 0, leaves.process.last_words
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 2 + 4, "4 s for a machine that is busy with other tests"
         assert [
             line for line in leaves.process.output if not re.match("self 42|other 3|count 1|left at", line)
         ] == []
@@ -329,6 +329,14 @@ CALLS = {
 }
 
 
+async def cancelled_after(seconds: float, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Keeps nothing of the call: a task that was cancelled has its frames, and what they refer to."""
+    task = asyncio.ensure_future(call())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 @pytest.mark.parametrize("kind", CALLS)
 async def test_cancelling_at_each_await(local: LocalCluster, kind: str) -> None:
     async with psf.connect(local.address) as cluster:
@@ -343,10 +351,7 @@ async def test_cancelling_at_each_await(local: LocalCluster, kind: str) -> None:
             number += 1
         assert number < 50
         for delay in np.linspace(0, 0.01, 20):
-            task = asyncio.ensure_future(call())
-            await asyncio.sleep(delay)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancelled_after(delay, call)
         await call()
         await quiet(cluster)
 
