@@ -1,0 +1,192 @@
+"""A step of a pipeline of two stages, a core each, against torch.distributed.pipelining over gloo.
+
+    python benchmarks/pipeline.py --torch-python /path/to/python [--reps 5]
+
+An MLP of equal layers trains by SGD on batches of 512. "of ideal" is the time of a step over what it would be
+if data took no time: (m + p - 1) / m times the computation of the busiest stage in that step. "bubble" is
+the share of the time that stages stand idle, beside the schedule's own (p - 1) / (m + p - 1).
+"No commits" is the same without the state of each stage being sent to another service after each step, which
+torch has no counterpart of. "Driver" is what a step of micro-batches that cost nothing takes, for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import psframework as psf
+import psframework.nn.functional as F
+from benchmarks._peer import READY, Row, Side, add_torch_argument, interleave, report
+from benchmarks._pipeline import BATCH, LAYERS, MICROBATCHES, RANKS, SCHEDULES, STEPS, WIDTH, case
+from psframework import nn, optim
+from psframework.pipeline.timetable import ideal_bubble
+
+TINY = 32  # micro-batches of a row each
+MOST = 4
+ROWS = [
+    Row(case(schedule, m), f"{schedule}, {m} micro-batches", "steps/s", 1.0, 1.0)
+    for schedule in SCHEDULES
+    for m in MICROBATCHES
+]
+OURS = [
+    Row("1f1b m8 no commits", "1f1b, 8 micro-batches, no commits", "steps/s"),
+    Row("zb-h1 m8", "zb-h1, 8 micro-batches", "steps/s"),
+    Row("1f1b m8 of ideal", "step / ideal step", "x", 1.0, None, lower_is_better=True, limit=1.1),
+    Row("1f1b m8 bubble", "bubble / ideal bubble", "x", 1.0, None, lower_is_better=True, limit=1.1),
+    Row("driver", "driver, a micro-batch", "us", 1e6, None, lower_is_better=True, limit=300.0),
+]
+
+
+class Bench:
+    """Our side."""
+
+    def __init__(self, cluster: psf.Cluster) -> None:
+        self._cluster = cluster
+
+    def cases(self) -> dict[str, Callable[[], Awaitable[float]]]:
+        """By the names of the rows."""
+        found: dict[str, Callable[[], Awaitable[float]]] = {}
+        for schedule in (*SCHEDULES, "zb-h1"):
+            for m in MICROBATCHES:
+                found[case(schedule, m)] = lambda s=schedule, m=m: self._steps(s, m)
+        found["1f1b m8 no commits"] = lambda: self._steps("1f1b", 8, commit_every=1 << 20)
+        found["1f1b m8 of ideal"] = lambda: self._looked_at(of_ideal)
+        found["1f1b m8 bubble"] = lambda: self._looked_at(of_bubble)
+        found["driver"] = self._driver
+        return found
+
+    async def _open(self, model: nn.Sequential, schedule: str, microbatches: int, **options: Any) -> Any:
+        return await self._cluster.pipeline(
+            model,
+            stages=RANKS,
+            loss=F.mse_loss,
+            optimizer=optim.SGD(lr=0.01),
+            schedule=schedule,
+            microbatches=microbatches,
+            **options,
+        )
+
+    async def _steps(self, schedule: str, microbatches: int, **options: Any) -> float:
+        """Steps a second."""
+        x, y = batch(BATCH, WIDTH)
+        async with await self._open(mlp(WIDTH, LAYERS), schedule, microbatches, **options) as pipe:
+            for _ in range(2):
+                await pipe.step(x, y)
+            start = time.perf_counter()
+            for _ in range(STEPS):
+                await pipe.step(x, y)
+            return STEPS / (time.perf_counter() - start)
+
+    async def _looked_at(self, figure: Callable[[Any, float], float]) -> float:
+        """The median of a figure over some steps."""
+        x, y = batch(BATCH, WIDTH)
+        found = []
+        async with await self._open(mlp(WIDTH, LAYERS), "1f1b", 8, commit_every=1 << 20) as pipe:
+            for _ in range(STEPS + 2):
+                start = time.perf_counter()
+                await pipe.step(x, y)
+                found.append(figure(pipe, time.perf_counter() - start))
+        return statistics.median(found[2:])
+
+    async def _driver(self) -> float:
+        """Seconds of a step beyond what its busiest stage computes, for each micro-batch."""
+        x, y = batch(TINY, MOST)
+        found = []
+        async with await self._open(mlp(MOST, RANKS), "1f1b", TINY, commit_every=1 << 20) as pipe:
+            for _ in range(30):
+                start = time.perf_counter()
+                await pipe.step(x, y)
+                found.append((time.perf_counter() - start - busiest(pipe)) / TINY)
+        return statistics.median(found[5:])
+
+
+def mlp(width: int, layers: int) -> nn.Sequential:
+    """Equal layers with ReLU."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers)))
+
+
+def batch(rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(rows, width)).astype(np.float32), rng.normal(size=(rows, width)).astype(
+        np.float32
+    )
+
+
+def busiest(pipe: Any) -> float:
+    """Seconds that the busiest stage computed in the newest step."""
+    busy = dict.fromkeys(range(RANKS), 0.0)
+    for span in pipe.spans:
+        busy[span.rank] += span.ended - span.began
+    return max(busy.values())
+
+
+def of_ideal(pipe: Any, seconds: float) -> float:
+    """A step over the ideal one."""
+    return seconds / (busiest(pipe) * (8 + RANKS - 1) / 8)
+
+
+def of_bubble(pipe: Any, seconds: float) -> float:
+    """Its bubble over the ideal one."""
+    return float(pipe.bubble / ideal_bubble(RANKS, 8))
+
+
+def keep_on_one_core(pid: int, core: int) -> None:
+    """All threads of a process, if there are several cores and PSF_BENCH_PIN is not 0."""
+    cores = sorted(os.sched_getaffinity(0))
+    if os.environ.get("PSF_BENCH_PIN", "1") != "0":
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), {cores[core % len(cores)]})
+
+
+async def run_side() -> None:
+    """Our side: a local cluster, and this process as driver."""
+    psf.manual_seed(0)
+    async with psf.local_cluster(stages=RANKS) as local, psf.connect(local.address) as cluster:
+        for rank in range(RANKS):
+            keep_on_one_core(local.processes[f"stage-{rank}"].pid, rank)
+        cases = Bench(cluster).cases()
+        print(READY, flush=True)
+        while name := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            print(json.dumps(await cases[name]()), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
+    add_torch_argument(parser)
+    args = parser.parse_args()
+    if args.side:
+        asyncio.run(run_side())
+        return 0
+    sides = [Side("psframework", [sys.executable, __file__, "--side"])]
+    if args.torch_python:
+        sides.append(Side("torch", [args.torch_python, str(Path(__file__).with_name("_torch_pipeline.py"))]))
+    else:
+        print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
+    with ExitStack() as stack:
+        for side in sides:
+            stack.enter_context(side)
+        figures = interleave(sides, [row.case for row in ROWS], args.reps)
+        figures |= interleave(sides[:1], [row.case for row in OURS], args.reps)
+    return 0 if report(figures, [*ROWS, *OURS], ours="psframework", peers=["torch"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
