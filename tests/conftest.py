@@ -41,7 +41,8 @@ def _traces() -> set[str]:
 
 
 def _project_files() -> set[str]:
-    skipped = {".git", ".venv", "__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
+    tools = {f".{name}_cache" for name in ("pytest", "mypy", "ruff", "import_linter")}
+    skipped = {".git", ".venv", "__pycache__", ".hypothesis"} | tools  # which others may run meanwhile
     return {str(path) for path in ROOT.iterdir() if path.name not in skipped}
 
 
