@@ -2,17 +2,20 @@
 
 An all-reduce is a reduce-scatter, in which each rank combines its part of all arrays in rank order, and an
 all-gather of the parts. Chunks go through both, one after the other: while one is combined, others travel.
+A large broadcast is a scatter and an all-gather.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from psframework.collective import plan
+from psframework.collective.algorithms import bounds
 from psframework.collective.descriptor import Operation
 from psframework.collective.letters import FIRST_STEP, Letters, Spawn
 from psframework.collective.ops import ReduceOp
@@ -68,6 +71,9 @@ class Direct:
         letters, work = self._letters, self._work
         for rank, array in given.items():
             self._spawn(self._give(rank, array))
+        if plan.spreads(work, letters.size):
+            await self._spread()
+            return
         takes = plan.takes(work, letters.rank, letters.size)
         mine = takes.pop(letters.rank, None)
         if mine is not None:
@@ -84,6 +90,24 @@ class Direct:
             if index >= WINDOW:
                 await self._sent[rank, index - WINDOW]
             self._sent[rank, index] = self._letters.send(rank, FIRST_STEP + 2 * index, array[cut])
+
+    async def _spread(self) -> None:
+        """A broadcast: each rank hands its part on to all but the root, which has the others' already."""
+        letters, work, root = self._letters, self._work, self._work.descriptor.root
+        array = work.receive if work.send is None else work.send
+        assert array is not None
+        parts = [array[start:stop] for start, stop in pairwise(bounds(len(array), letters.size))]
+        mine = parts[letters.rank]
+        if letters.rank != root:
+            for source in letters.others:
+                self._spawn(self._take_from(source, parts[source], True))
+        for index, cut in enumerate(plan.chunks(mine)):
+            step = FIRST_STEP + 2 * index
+            if letters.rank != root:
+                plan.place(await letters.take(root, step, mine[cut]), mine[cut])
+            for rank in letters.others:
+                if rank != root:
+                    letters.send(rank, step + 1, mine[cut])
 
     async def _add(self, total: plan.Sum, shares: bool) -> None:
         """Combines this rank's part, and sends each chunk to all others if it `shares`."""
@@ -109,6 +133,6 @@ class Direct:
         for index, cut in enumerate(plan.chunks(target)):
             step, into = FIRST_STEP + 2 * index + shared, target[cut]
             came = await self._letters.take(source, step, into)
-            if shared:  # the same memory holds what was sent there to be combined
+            if (source, index) in self._sent:  # the same memory holds what was sent there to be combined
                 await self._sent[source, index]
             plan.place(came, into)

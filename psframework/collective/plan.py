@@ -20,6 +20,10 @@ MOST_PARTS: Final = 4
 """Parts of a letter, so that a large array is not too many letters; and at most a quarter of what is sent."""
 
 
+SPREAD_BYTES: Final = 1 << 20
+"""From so many bytes on, a broadcast goes out in parts, which the other ranks hand on to each other."""
+
+
 class Sum(NamedTuple):
     """What a rank combines.
 
@@ -32,6 +36,13 @@ class Sum(NamedTuple):
     op: ReduceOp
     own: Flat
     into: Flat
+
+
+def spreads(work: Work, size: int) -> bool:
+    """Whether it is a broadcast in parts: its root sends an array twice, and not to each rank all of it."""
+    array = work.receive if work.send is None else work.send
+    large = array is not None and array.nbytes >= SPREAD_BYTES
+    return large and size > 2 and work.descriptor.operation is Operation.BROADCAST
 
 
 def gives(work: Work, rank: int, size: int, *, whole: bool = False) -> dict[int, Flat]:
@@ -51,7 +62,8 @@ def gives(work: Work, rank: int, size: int, *, whole: bool = False) -> dict[int,
         return {} if rank == root else {root: send}
     if operation in (Operation.BROADCAST, Operation.SCATTER) and rank != root:
         return {}
-    if operation in (Operation.BROADCAST, Operation.ALL_GATHER) or whole:
+    copies = operation is Operation.BROADCAST and not spreads(work, size)
+    if copies or operation is Operation.ALL_GATHER or whole:
         return dict.fromkeys(others, send)
     borders = bounds(len(send), size)
     return {each: send[borders[each] : borders[each + 1]] for each in others}

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psframework.collective.descriptor import Operation
-from psframework.collective.plan import MOST_PARTS, adds, chunks, gives, own, parts, takes
+from psframework.collective.plan import (
+    MOST_PARTS,
+    SPREAD_BYTES,
+    adds,
+    chunks,
+    gives,
+    own,
+    parts,
+    spreads,
+    takes,
+)  # fmt: skip
 from psframework.collective.work import Work
 from psframework.errors import ArgumentError
 from psframework.rpc.deadline import Deadline
@@ -39,6 +49,21 @@ def test_each_takes_what_it_is_given(operation: Operation, size: int, rows: int,
     given_away = {(a, b) for a, work in enumerate(all_works) for b in gives(work, a, size)}
     taken = {(a, b) for b, work in enumerate(all_works) for a in takes(work, b, size) if a != b}
     assert given_away == taken
+
+
+@pytest.mark.parametrize(
+    ("size", "n"), [(3, SPREAD_BYTES // 8), (2, SPREAD_BYTES), (3, SPREAD_BYTES // 8 - 1)]
+)
+def test_a_large_broadcast_among_more_than_two_gives_each_a_part(size: int, n: int) -> None:
+    all_works = works(Operation.BROADCAST, size, n, root=1)
+    large = size > 2 and n * 8 >= SPREAD_BYTES
+    assert [spreads(work, size) for work in all_works] == [large] * size
+    lengths = {rank: len(piece) for rank, piece in gives(all_works[1], 1, size).items()}
+    if large:
+        assert n / size - 1 < min(lengths.values()) <= max(lengths.values()) < n / size + 1
+    else:
+        assert set(lengths.values()) == {n}
+    assert gives(all_works[0], 0, size) == {}
 
 
 @pytest.mark.parametrize("operation", [Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER])
