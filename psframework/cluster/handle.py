@@ -229,7 +229,8 @@ class Cluster(Connection):
     ) -> ParameterServer:
         """Registers `model` with the parameter server; on return it holds the server's parameters.
 
-        The first registrant's values win.
+        The first registrant's values win. In a remote function the name belongs to the job of whoever
+        called it.
 
         Args:
             model: its parameters become views into one arena for each dtype.
@@ -249,6 +250,7 @@ class Cluster(Connection):
             self,
             model,
             name=name,
+            job=self._job_of_names(),
             optimizer=optimizer,
             consistency=consistency,
             reader=reader,

@@ -36,6 +36,7 @@ class OpenOptions(TypedDict):
     """Keywords of `open_parameter_server`.
 
     name: of the model, within the job.
+    job: the model's; the runtime's if it is not given.
     optimizer: what the server updates with; needed unless `reader`.
     consistency: policy; BSP() by default, which waits for all ranks of `psf run`.
     reader: only pulls; never counted, never waited for.
@@ -45,6 +46,7 @@ class OpenOptions(TypedDict):
     """
 
     name: NotRequired[str]
+    job: NotRequired[str]
     optimizer: NotRequired[Optimizer | None]
     consistency: NotRequired[Policy | None]
     reader: NotRequired[bool]
@@ -125,7 +127,7 @@ def _register_request(
     partitioner = options.get("partitioner")
     member = runtime.membership.member
     return pb.RegisterRequest(
-        job=runtime.job,
+        job=options.get("job", runtime.job),
         model=options.get("name", "model"),
         parameters=parameters_to_message(specs),
         rule="" if optimizer is None else _json(optimizer.rule.spec()),

@@ -75,11 +75,14 @@ class KeeperServicer(ModelServiceServicer):
         return pb.ListModelsReply(term=self._keeper.term, models=models)
 
     def _check_applicant(self, request: pb.RegisterRequest, context: Context) -> None:
-        """A member registers itself, in its own job. Foreign clients have no incarnation to go by."""
+        """A member registers itself, in its own job; a service, in that of whoever it works for.
+
+        Foreign clients have no incarnation to go by.
+        """
         _check_holder(request.member, context)
         if request.incarnation:
             member = self._keeper.coordinator.registry.check_live(request.incarnation)
-            if (member.name, member.job) != (request.member, request.job):
+            if member.name != request.member or member.job not in ("", request.job):
                 raise PermissionDenied(
                     f"incarnation {member.incarnation} is {member.name!r} of job {member.job!r}, "
                     f"not {request.member!r} of {request.job!r}"

@@ -41,6 +41,15 @@ class Blueprint:
     ties: tuple[Tie, ...]
     naming: Naming
 
+    def check_loads(self) -> None:
+        """Raises ArgumentError if a state can't be loaded."""
+        for stage in self.stages:
+            if stage.parameter_server:
+                raise ArgumentError(
+                    f"stage {stage.index} has its parameters on the parameter server, as "
+                    f"{stage.parameter_server!r}: what is loaded into the stage would not reach it"
+                )
+
 
 def blueprint(model: Any, stages: int | None, options: PipelineOptions) -> Blueprint:
     """Plans a pipeline.
@@ -157,10 +166,15 @@ def _check_servers(listed: Sequence[Stage], ties: Sequence[Tie], options: Pipeli
         if not stage.parameter_server:
             continue
         tied = any(number == index for tie in ties for index, _ in tie)
-        if stage.replicas > 1 or tied or options.optimizer is None:
+        if options.optimizer is None or options.commit_every != 1:
             raise ArgumentError(
-                f"stage {number} has its parameters on a parameter server: it needs optimizer=, and can have "
-                "neither replicas nor tied parameters"
+                f"stage {number} has its parameters on a parameter server: it needs optimizer=, and "
+                "commit_every=1"
+            )
+        if stage.replicas > 1 or tied or options.precision is not None:
+            raise ArgumentError(
+                f"stage {number} has its parameters on a parameter server: it can have neither replicas nor "
+                "tied parameters, nor another precision"
             )
 
 

@@ -106,10 +106,11 @@ class Driver:
             done = self._history.place(batch, update)
             try:
                 reports = await self._repeatedly(lambda: self._train(done, deadline), deadline)
+                self._history.add(done)
+                await self._repeatedly(lambda: self._push(deadline), deadline)
             except BaseException:
                 self._unsettled = True  # some ranks may have updated already
                 raise
-            self._history.add(done)
         return _loss(reports, batch)
 
     async def evaluate(self, x: Tree, y: Tree, timeout: float | None = None) -> float:
@@ -140,7 +141,9 @@ class Driver:
 
         Raises:
             ModelMismatch: names or shapes differ.
+            ArgumentError: a stage has its parameters on a parameter server.
         """
+        self._blueprint.check_loads()
         parts, ranks = self._blueprint.naming.split(state), self._ranks
         deadline = Deadline.after(self._seconds(timeout))
         async with self._turns.alone():
@@ -249,6 +252,15 @@ class Driver:
         coefficient = self._scaling.coefficient(order.step, sum(report.power for report in reports))
         self._scaling.forget(order.complete)
         self.reports = await self._ranks.call("update", order.run, coefficient, deadline=deadline)
+        return self.reports
+
+    async def _push(self, deadline: Deadline) -> Sequence[Report]:
+        """Has parameter servers update the stages that they keep: the step is committed everywhere."""
+        ranks, stages = self._ranks, self._blueprint.stages
+        served = {stage.index % ranks.plan.ranks for stage in stages if stage.parameter_server}
+        seats = [seat for seat in ranks.seats if seat.rank in served]
+        if seats:
+            await ranks.call("push", deadline=deadline, seats=seats)
         return self.reports
 
     async def _look(

@@ -147,6 +147,14 @@ class Host:
         await self._update(runner, coefficient)
         return runner.report()
 
+    async def open(self) -> None:
+        """The last part of being made: what others keep for it."""
+        await self._updating.open(self._plans)
+
+    async def push(self) -> None:
+        """Has parameter servers update what they keep; after a commit."""
+        await self._updating.push()
+
     async def commit(self, number: int) -> None:
         """Takes a snapshot of all stages, and has it kept elsewhere too."""
         self._commits[number] = await compute(self._snapshot)
@@ -166,12 +174,14 @@ class Host:
         await compute(self._restore, self._commits[commit])
         self._commits = {commit: self._commits[commit]}
         self._plan = plan
+        await self.push()
 
     async def resume(self, commit: int, state: State, run: int) -> None:
         """Begins with the state of a rank that is gone, after the run in which it went."""
         self._mailbox.end_through(run, ContextClosed("over"))
         await compute(self._restore, state)
         self._commits = {commit: state}
+        await self.push()
 
     async def state_dict(self) -> dict[int, dict[str, Any]]:
         """Stage -> parameters and buffers, by name."""
@@ -247,6 +257,11 @@ def build(plan: PipePlan, stage: StagePlan) -> LocalStage:
     rule = None if stage.rule is None else rule_from_spec(stage.rule)
     dtype = dtype_from_name(stage.precision) if stage.precision else None
     options = StageOptions(
-        stage.index, plan.seed, stage.recompute, needs_input_gradient=stage.index > 0, dtype=dtype
+        stage.index,
+        plan.seed,
+        stage.recompute,
+        needs_input_gradient=stage.index > 0,
+        dtype=dtype,
+        served=bool(stage.parameter_server),
     )
     return LocalStage(made, options, rule, stage.loss)

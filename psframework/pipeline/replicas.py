@@ -66,7 +66,7 @@ class Replicas:
             await group.close()
 
     async def _open(self, plan: PipePlan, count: int) -> ProcessGroup:
-        name = f"pipeline/{plan.pipe}/{self._rank}/{plan.generation}"
+        name = f"pipeline.{plan.pipe}.{self._rank}.{plan.generation}"
         if self._group is None or self._group.error is not None or name != self._name:
             await self.close()
             self._group = await self._cluster.process_group(

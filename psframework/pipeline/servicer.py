@@ -49,6 +49,7 @@ async def place(
     cluster = current.get()
     made = {stage.index: await compute(build, plan, stage) for stage in stages}
     host = Host(plan, seat, made, {stage.index: stage for stage in stages}, cluster)
+    await host.open()
     if source is not None:
         state = await cluster.rpc_async(source.service, GIVE, (plan.pipe, seat[0], source.commit), timeout=0)
         await host.resume(source.commit, state, source.run)

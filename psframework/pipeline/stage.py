@@ -23,6 +23,7 @@ from psframework.nn.module import Module
 from psframework.nn.random import drawing_from
 from psframework.optim.rule import UpdateRule
 from psframework.pipeline.learning import Learning, dense
+from psframework.pipeline.served import Served
 from psframework.pipeline.skips import carrying
 from psframework.pipeline.trees import Tree, arrays_of, called, leaves, mapped
 
@@ -39,6 +40,7 @@ class StageOptions:
         recompute: keep a micro-batch's inputs only, and run the forward again in backward.
         needs_input_gradient: whether a stage before this one waits for a gradient.
         dtype: that the module computes in, and has its parameters in; None: as they are.
+        served: whether its parameters are on a parameter server.
     """
 
     index: int
@@ -46,6 +48,7 @@ class StageOptions:
     recompute: bool = False
     needs_input_gradient: bool = True
     dtype: DType | None = None
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class LocalStage:
     ) -> None:
         self.module = module if options.dtype is None else module.to(options.dtype)
         self.options = options
-        self.learning = Learning(module, rule)
+        self.learning = Served(module, None) if options.served else Learning(module, rule)
         self.peak = 0
         self._loss = loss
         self._kept: dict[int, _Kept] = {}

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
+from psframework.pipeline.plan import StagePlan
 from psframework.pipeline.replicas import Groups, Replicas
 from psframework.pipeline.runner import Runner
+from psframework.pipeline.served import Served, Servers
 from psframework.pipeline.stage import LocalStage
 from psframework.pipeline.tying import Tying
 from psframework.rpc.compute import compute
+
+
+class Cluster(Groups, Servers, Protocol):
+    """As much of a cluster as updates need."""
 
 
 class Updating:
@@ -17,14 +24,27 @@ class Updating:
     Args:
         stages: of this rank, by index.
         seat: the rank, and the number among its replicas.
-        cluster: makes process groups.
+        cluster: makes process groups, and opens models on parameter servers.
     """
 
-    def __init__(self, stages: Mapping[int, LocalStage], seat: tuple[int, int], cluster: Groups) -> None:
-        self._stages = stages
+    def __init__(self, stages: Mapping[int, LocalStage], seat: tuple[int, int], cluster: Cluster) -> None:
+        self._stages, self._cluster = stages, cluster
+        self._served = {
+            index: stage.learning for index, stage in stages.items() if isinstance(stage.learning, Served)
+        }
         self._replica = seat[1]
         self._replicas = Replicas(cluster, seat)
         self._tying = Tying(stages, seat[1])
+
+    async def open(self, plans: Mapping[int, StagePlan]) -> None:
+        """Registers stages with the parameter servers that keep their parameters."""
+        for index, learning in self._served.items():
+            await learning.open(self._cluster, plans[index])
+
+    async def push(self) -> None:
+        """Has parameter servers update what they keep; after a commit, and after going back to one."""
+        for learning in self._served.values():
+            await learning.push()
 
     async def settle(self, runner: Runner) -> None:
         """The last part of a run that an update follows: all who share a parameter have its whole gradient.
@@ -52,6 +72,8 @@ class Updating:
     async def close(self) -> None:
         """Frees what it holds elsewhere."""
         await self._replicas.close()
+        for learning in self._served.values():
+            await learning.close()
 
     def _power(self, runner: Runner) -> float:
         return sum(

@@ -10,8 +10,12 @@ import pytest_asyncio
 import psframework as psf
 import psframework.nn.functional as F
 from psframework import nn, optim
+from psframework.backend import dtype_from_name
 from psframework.pipeline.schedule import actions, peak_activations
+from psframework.pipeline.spec import Stage
+from tests.support import pipeline_models as models
 from tests.support.pipeline_models import chain, data
+from tests.support.pipeline_oracle import Oracle, modules
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -122,14 +126,118 @@ async def test_a_cut_sequential_keeps_its_names(cluster: Any) -> None:
 
 
 async def test_errors_of_a_stage_say_where(cluster: Any) -> None:
-    from tests.support.pipeline_models import Faulty
-
     x, y = data(8)
     x[:, 0] = np.abs(x[:, 0])
     async with await cluster.pipeline(
-        [*chain(2)[:1], (Faulty, ()), *chain(2)[1:]], microbatches=4, on=on(3), **TRAINING
+        [*chain(2)[:1], (models.Faulty, ()), *chain(2)[1:]], microbatches=4, on=on(3), **TRAINING
     ) as pipe:
         with pytest.raises(psf.RemoteError, match="a negative number") as caught:
             await pipe.step(x, y)
         notes = "\n".join(getattr(caught.value, "__notes__", []))
         assert "the forward of stage 1, micro-batch" in f"{notes}\n{caught.value.remote_traceback}"
+
+
+async def assert_equals_oracle(pipe: Any, oracle: Oracle, batches: Any) -> None:
+    """Steps with batches of many kinds."""
+    oracle.whole.load_state_dict(await pipe.state_dict())
+    for x, y in batches:
+        assert await pipe.step(x, y) == pytest.approx(oracle.step(x, y), abs=1e-12)
+    assert oracle.difference(await pipe.state_dict()) < 1e-12
+
+
+def described(*parameters: Any) -> optim.Optimizer:
+    return optim.Adam(*parameters, lr=1e-2)
+
+
+async def test_replicas(cluster: Any) -> None:
+    stages = [Stage(models.Hidden, replicas=2), Stage(models.Hidden), Stage(models.Head)]
+    async with await cluster.pipeline(
+        stages, loss=F.cross_entropy, optimizer=described(), microbatches=5, on=on(4)
+    ) as pipe:
+        oracle = Oracle(modules(stages), F.cross_entropy, described, 5)
+        await assert_equals_oracle(pipe, oracle, [data(rows, rows) for rows in (21, 3, 16)])
+
+
+@pytest.mark.parametrize("optimizer", [optim.SGD, optim.Adam])
+async def test_a_stage_on_a_parameter_server(cluster: Any, optimizer: Any) -> None:
+    stages = [
+        Stage(models.Hidden),
+        Stage(models.Hidden, parameter_server=f"served-{optimizer.__name__}"),
+        Stage(models.Head),
+    ]
+
+    def made(*parameters: Any) -> Any:
+        return optimizer(*parameters, lr=0.05)
+
+    async with await cluster.pipeline(stages, loss=F.cross_entropy, optimizer=made(), on=on(3)) as pipe:
+        oracle = Oracle(modules(stages), F.cross_entropy, made)
+        await assert_equals_oracle(pipe, oracle, [data(21, seed) for seed in range(3)])
+        reader = models.Hidden()
+        async with await cluster.parameter_server(reader, name=f"served-{optimizer.__name__}", reader=True):
+            np.testing.assert_array_equal(
+                reader.layer.weight.data, (await pipe.state_dict())["1.layer.weight"]
+            )
+
+
+async def test_tied_words(cluster: Any) -> None:
+    """Integers in, of another length in each step; the table of words is the last weight too."""
+    stages = [(models.Table, ()), (models.Hidden, ()), (models.Scores, ())]
+    batches = [
+        tuple(np.random.default_rng(seed).integers(0, 20, (9, length)) for seed in (length, length + 1))
+        for length in (3, 6, 2)
+    ]
+    async with await cluster.pipeline(
+        stages,
+        loss=models.word_loss,
+        optimizer=described(),
+        ties=[("0.table.weight", "2.weight")],
+        max_norm=100.0,
+        on=on(3),
+    ) as pipe:
+        first, middle, last = modules(stages)
+        last.weight = first.table.weight
+        await assert_equals_oracle(pipe, Oracle([first, middle, last], models.word_loss, described), batches)
+        state = await pipe.state_dict()
+        np.testing.assert_array_equal(state["0.table.weight"], state["2.weight"])
+
+
+async def test_skips_with_recomputation(cluster: Any) -> None:
+    stages = [(models.Down, ()), (models.Hidden, ()), (models.Across, ()), (models.Up, ())]
+    async with await cluster.pipeline(
+        stages, loss=F.cross_entropy, optimizer=described(), schedule="zb-h1", recompute=True, on=on(4)
+    ) as pipe:
+        oracle = Oracle(modules(stages), F.cross_entropy, described)
+        await assert_equals_oracle(pipe, oracle, [data(13, seed) for seed in range(2)])
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+async def test_precision(cluster: Any, precision: str) -> None:
+    stages = [(models.Small, ()), (models.Small, (models.WIDTH, models.CLASSES))]
+    async with await cluster.pipeline(
+        stages, loss=F.cross_entropy, optimizer=described(), precision=precision, on=on(2)
+    ) as pipe:
+        dtype = dtype_from_name(precision)
+        oracle = Oracle([part.to(dtype) for part in modules(stages)], F.cross_entropy, described)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        scaler = optim.GradScaler(enabled=precision == "float16")
+        for seed in range(2):
+            x, y = data(21, seed)
+            oracle.gradients(x, y, scaler.get_scale(), dtype)
+            await pipe.step(x, y)
+            scaler.step(oracle.optimizer)
+            scaler.update()
+        assert oracle.difference(await pipe.state_dict()) == 0
+
+
+async def test_lengths_and_dtypes_change_from_step_to_step(cluster: Any) -> None:
+    stages = [(models.Hidden, ()), (models.Doubled, ()), (models.Normed, ())]
+    rng = np.random.default_rng(3)
+    batches = [
+        tuple(rng.normal(size=(rows, models.WIDTH)).astype(dtype) for _ in "xy")
+        for rows, dtype in [(17, np.float32), (40, np.float64), (19, np.float32)]
+    ]
+    async with await cluster.pipeline(
+        stages, loss=models.square_loss, optimizer=described(), microbatches=3, on=on(3)
+    ) as pipe:
+        oracle = Oracle(modules(stages), models.square_loss, described, 3, pipe._driver._ranks.plan.seed)
+        await assert_equals_oracle(pipe, oracle, batches)

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psframework as psf
+from psframework.membership.names import check_name
 from psframework.membership.view import Member
+from psframework.optim.optimizer import Optimizer
 from psframework.pipeline.client import Pipeline, open_pipeline
 from psframework.pipeline.placement import ROLE
 from psframework.pipeline.spec import PipelineOptions
@@ -28,9 +30,12 @@ def travelled(value: Any) -> Any:
 class Service:
     """As much of a cluster as the driver and the hosts need, seen from one member."""
 
-    def __init__(self, name: str, services: dict[str, Service], groups: dict[str, Meeting]) -> None:
+    def __init__(
+        self, name: str, services: dict[str, Service], groups: dict[str, Meeting], shelves: dict[str, Any]
+    ) -> None:
         self.name = name
         self._services, self._groups = services, groups
+        self._shelves = shelves
 
     def members(self, role: str | None = None) -> tuple[Member, ...]:
         return tuple(Member(name, ROLE) for name in self._services)
@@ -55,8 +60,11 @@ class Service:
             current.reset(token)
         return travelled(result) if travels else result
 
+    async def parameter_server(self, model: Any, name: str, optimizer: Any, policy: Any) -> Shelf:
+        return Shelf(self._shelves, model, name, optimizer)
+
     async def process_group(self, name: str, world_size: int, *, rank: int, **options: Any) -> Seat:
-        meeting = self._groups.setdefault(name, Meeting(world_size))
+        meeting = self._groups.setdefault(check_name(name), Meeting(world_size))
         return Seat(meeting, rank)
 
 
@@ -140,13 +148,48 @@ class Seat:
         pass
 
 
+class Shelf:
+    """A model on a parameter server."""
+
+    def __init__(self, shelves: dict[str, Any], model: Any, name: str, optimizer: Any) -> None:
+        self._parameters = list(model.parameters())
+        if name not in shelves:
+            kept = [psf.tensor(each.data, requires_grad=True) for each in self._parameters]
+            shelves[name] = [kept, Optimizer(kept, optimizer.rule), 0]
+        self._kept = shelves[name]
+        self._take()
+
+    @property
+    def step(self) -> int:
+        return self._kept[2]  # type: ignore[no-any-return]
+
+    async def pull(self, timeout: float | None = None) -> None:
+        self._take()
+
+    async def push_pull(self, timeout: float | None = None) -> None:
+        kept, optimizer, _ = self._kept
+        for own, there in zip(self._parameters, kept):
+            there.grad, own.grad = own.grad, None
+        optimizer.step()
+        self._kept[2] += 1
+        self._take()
+
+    async def close(self) -> None:
+        pass
+
+    def _take(self) -> None:
+        for own, there in zip(self._parameters, self._kept[0]):
+            own.data[...] = there.data
+
+
 def driver_service(services: int) -> Service:
     """A driver's view of so many stage services."""
     found: dict[str, Service] = {}
     groups: dict[str, Meeting] = {}
+    shelves: dict[str, Any] = {}
     for number in range(services):
-        found[f"stage-{number}"] = Service(f"stage-{number}", found, groups)
-    return Service("driver", found, groups)
+        found[f"stage-{number}"] = Service(f"stage-{number}", found, groups, shelves)
+    return Service("driver", found, groups, shelves)
 
 
 @asynccontextmanager

@@ -1,0 +1,84 @@
+"""A stage whose parameters are on a parameter server, which updates them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from psframework.backend import Array
+from psframework.optim.optimizer import Optimizer
+from psframework.optim.rule import rule_from_spec
+from psframework.parameter_server.handle import ParameterServer
+from psframework.parameter_server.policy import BSP, Policy
+from psframework.pipeline.learning import Learning, dense
+from psframework.pipeline.plan import StagePlan
+
+
+class Servers(Protocol):
+    """As much of a cluster as opens models on parameter servers."""
+
+    async def parameter_server(
+        self, model: Any, name: str, optimizer: Optimizer, consistency: Policy
+    ) -> ParameterServer:
+        """Registers a model; on return it holds the server's parameters."""
+        ...
+
+
+class Served(Learning):
+    """What such a stage learns with.
+
+    An update only takes the gradients out. They are part of the commit that follows, and are pushed after it:
+    whoever restores the commit pushes them if that has not been done, which the server's step tells. So each
+    update is made once, whoever dies when.
+    """
+
+    _server: ParameterServer
+    _pending: dict[str, Array] | None = None
+    _step = 0  # of the server, before what is pending
+    _restored = False
+
+    async def open(self, cluster: Servers, plan: StagePlan) -> None:
+        """Registers the module with the parameter server, by which it gets its values."""
+        assert plan.rule is not None
+        self._server = await cluster.parameter_server(
+            self._module, plan.parameter_server, Optimizer(None, rule_from_spec(plan.rule)), BSP(trainers=1)
+        )
+        self._step = self._server.step
+
+    def step(self) -> None:
+        """Takes the gradients, to be pushed."""
+        found = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
+        self._pending = {name: dense(gradient).copy() for name, gradient in found.items()}
+        self.forget()
+
+    async def push(self) -> None:
+        """Pushes what an update took, unless it was pushed before, and gets the new parameters."""
+        pending, self._pending = self._pending, None
+        if self._restored:
+            await self._server.pull(timeout=0)  # a push that was given up comes to its end first
+            self._restored = False
+        if pending is None:
+            return
+        if self._server.step == self._step:
+            for name, gradient in pending.items():
+                self.parameters[name].grad = gradient
+            await self._server.push_pull(timeout=0)
+        self._step = self._server.step
+
+    def snapshot(self) -> dict[str, Any]:
+        """Buffers, and the gradients that are to be pushed, as copies."""
+        state = self._module.state_dict()
+        own = dict(self._module.named_parameters(remove_duplicate=False))
+        buffers = {name: array for name, array in state.items() if name not in own}
+        return {"module": buffers, "pending": self._pending, "step": self._step}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Goes back to a snapshot; `push` has to follow."""
+        self.forget()
+        self._module.load_state_dict(snapshot["module"], strict=False)
+        self._pending, self._step = snapshot["pending"], snapshot["step"]
+        self._restored = True
+
+    async def close(self) -> None:
+        """Leaves the parameter server."""
+        await self._server.close()
