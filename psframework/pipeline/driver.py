@@ -82,7 +82,7 @@ class Driver:
         await driver._ranks.place_all(deadline)
         try:
             await driver._share_ties(deadline)
-            await driver._ranks.call("commit", 0, deadline=deadline)
+            await driver._ranks.call("commit", 0, 0, deadline=deadline)
         except BaseException:
             await driver.close()
             raise
@@ -102,11 +102,11 @@ class Driver:
         """
         batch = split(x, y, self._options.microbatches)
         deadline = Deadline.after(self._seconds(timeout))
-        async with self._turns.alone():
+        async with self._turns.alone(deadline):
             done = self._history.place(batch, update)
             try:
                 reports = await self._repeatedly(lambda: self._train(done, deadline), deadline)
-                self._history.add(done)
+                self._history.add(done, self._run_number)
                 await self._repeatedly(lambda: self._push(deadline), deadline)
             except BaseException:
                 self._unsettled = True  # some ranks may have updated already
@@ -129,7 +129,7 @@ class Driver:
     async def state_dict(self, timeout: float | None = None) -> dict[str, Any]:
         """Parameters and buffers of all stages, by the names that they have in the pipe."""
         deadline = Deadline.after(self._seconds(timeout))
-        async with self._turns.alone():
+        async with self._turns.alone(deadline):
             await self._settle(deadline)
             states = await self._ranks.call("state_dict", deadline=deadline)
         return self._blueprint.naming.join(
@@ -146,15 +146,16 @@ class Driver:
         self._blueprint.check_loads()
         parts, ranks = self._blueprint.naming.split(state), self._ranks
         deadline = Deadline.after(self._seconds(timeout))
-        async with self._turns.alone():
+        async with self._turns.alone(deadline):
             await self._settle(deadline)
             self._unsettled = True  # if one refuses, all go back
             for seat in ranks.seats:
                 own = {stage: parts[stage] for stage in ranks.plan.stages_of(seat.rank)}
                 await ranks.call("load_state_dict", own, deadline=deadline, seats=[seat])
             await self._share_ties(deadline)
-            await ranks.call("commit", self.steps, deadline=deadline)
-            self._history.committed()
+            number = self._next_run()
+            await ranks.call("commit", number, self._history.commit, deadline=deadline)
+            self._history.committed(number)
             self._unsettled = False
 
     async def close(self) -> None:
@@ -189,7 +190,7 @@ class Driver:
         """
         if self._closed:
             raise ContextClosed("this pipeline is closed")
-        if not self._unsettled:
+        if not self._unsettled and not self._ranks.lost:
             return
         ranks, commit = self._ranks, self._history.commit
         await ranks.look(Deadline.after(min(ASK_SECONDS, max(deadline.remaining(), 0.1))))
@@ -198,7 +199,7 @@ class Driver:
         if ranks.lost:
             await ranks.replace_lost(commit, self._run_number, deadline)
             await self._go_back(why, deadline)
-            await ranks.call("keep_elsewhere", commit, deadline=deadline)
+            await ranks.call("keep_elsewhere", commit, commit, deadline=deadline)
         for done in self._history.since_commit:
             await self._train(done, deadline)
         self._unsettled = False
@@ -250,7 +251,7 @@ class Driver:
     async def _update(self, order: Order, reports: Sequence[Report], deadline: Deadline) -> Sequence[Report]:
         """The update of a run that held it, now that the gradients of all stages are known."""
         coefficient = self._scaling.coefficient(order.step, sum(report.power for report in reports))
-        self._scaling.forget(order.complete)
+        self._scaling.forget(self._history.steps_at_commit)
         self.reports = await self._ranks.call("update", order.run, coefficient, deadline=deadline)
         return self.reports
 
@@ -280,15 +281,13 @@ class Driver:
             finally:
                 self._looking.discard(order.run)
 
-        if self._unsettled:
-            async with self._turns.alone():
-                await self._settle(deadline)
-        try:
-            async with self._turns.together():
-                return await run()
-        except PeerLost:
-            self._unsettled = True
-        async with self._turns.alone():
+        async with self._turns.together(deadline):
+            if not self._unsettled:  # no step failed while this waited
+                try:
+                    return await run()
+                except PeerLost:
+                    self._unsettled = True
+        async with self._turns.alone(deadline):
             return await self._repeatedly(run, deadline)
 
     async def _run(
@@ -300,11 +299,11 @@ class Driver:
         left = max(deadline.remaining(), 0.0)
         calls = self._ranks.start("run", order, deadline=Deadline.after(left + 3 * ASK_SECONDS))
         seats, last = len(calls), self._ranks.plan.stages - 1
-        for number, tree in enumerate(inputs):
-            calls.append(self._feed(order, "F", 0, number, tree))
-            if targets is not None:
-                calls.append(self._feed(order, "T", last, number, targets[number]))
         try:
+            for number, tree in enumerate(inputs):
+                calls.append(self._feed(order, "F", 0, number, tree))
+                if targets is not None:
+                    calls.append(self._feed(order, "T", last, number, targets[number]))
             _, pending = await asyncio.wait(calls, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
             for call in calls:
                 if call.done():

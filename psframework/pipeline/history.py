@@ -34,7 +34,8 @@ class History:
 
     Attributes:
         steps: updates that were made.
-        commit: the newest one: how many updates had been made then.
+        commit: the newest one: the run that made it, by which it is named.
+        steps_at_commit: updates that had been made then.
     """
 
     def __init__(self, commit_every: int = 1) -> None:
@@ -42,6 +43,7 @@ class History:
             raise ArgumentError(f"commit_every={commit_every}: a number of steps, at least 1")
         self._every = commit_every
         self._since: list[Done] = []
+        self.steps_at_commit = 0
         self.steps = 0
         self.commit = 0
 
@@ -57,17 +59,17 @@ class History:
 
     def commits(self, done: Done) -> bool:
         """Whether a commit is due after this one."""
-        return done.update and done.step + 1 - self.commit >= self._every
+        return done.update and done.step + 1 - self.steps_at_commit >= self._every
 
-    def add(self, done: Done) -> None:
-        """A batch was trained on; if a commit was due, all ranks have it."""
+    def add(self, done: Done, run: int) -> None:
+        """A batch was trained on in a run; if a commit was due, all ranks have it."""
         committed = self.commits(done)
         self._since.append(done)
         self.steps += done.update
         if committed:
-            self.committed()
+            self.committed(run)
 
-    def committed(self) -> None:
-        """All ranks have a commit of where they are."""
-        self.commit = self.steps
+    def committed(self, run: int) -> None:
+        """All ranks have a commit, made by this run, of where they are."""
+        self.commit, self.steps_at_commit = run, self.steps
         self._since.clear()

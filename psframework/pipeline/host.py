@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from psframework.backend import dtype_from_name
-from psframework.errors import ContextClosed, NotRegistered, PeerLost
+from psframework.errors import ContextClosed, PeerLost
 from psframework.nn.module import Module
 from psframework.nn.random import drawing_from
 from psframework.optim.rule import rule_from_spec
+from psframework.pipeline.commits import Commits, State
 from psframework.pipeline.mailbox import Mailbox
 from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan, Standing
 from psframework.pipeline.post import KEEP, Caller, Post
@@ -22,14 +23,9 @@ from psframework.pipeline.schedule import Action, actions, forward_only, own
 from psframework.pipeline.stage import LocalStage, StageOptions
 from psframework.pipeline.trees import Tree
 from psframework.pipeline.updating import Updating
+from psframework.pipeline.work import Work
 from psframework.rpc.compute import compute
 from psframework.rpc.registry import remote
-
-State = dict[int, dict[str, Any]]
-"""Stage -> its snapshot."""
-
-KEPT: Final = 2
-"""Commits of one rank that its buddy keeps."""
 
 _hosts: weakref.WeakValueDictionary[tuple[str, str], Host] = weakref.WeakValueDictionary()
 
@@ -38,11 +34,12 @@ def host_of(pipe: str, member: str) -> Host:
     """The rank of a pipe that this member holds.
 
     Raises:
-        NotRegistered: it holds none.
+        PeerLost: it holds none: it was closed, or has begun another life.
     """
     host = _hosts.get((pipe, member))
     if host is None:
-        raise NotRegistered(f"{member} holds no stage of this pipeline (any more)")
+        text = f"{member} holds no stage of this pipeline (any more)"
+        raise PeerLost(text, peer=member, reason="incarnation", may_have_run=False)
     return host
 
 
@@ -73,9 +70,10 @@ class Host:
         self._post = Post(plan.pipe, cluster, self._mailbox)
         self._updating = Updating(self._stages, seat, cluster)
         self._running: set[Runner] = set()
-        self._held: Runner | None = None  # the newest run
-        self._commits: dict[int, State] = {}
-        self._kept: dict[int, dict[int, State]] = {}  # rank -> commit -> state
+        self._work = Work()
+        self._held: Runner | None = None  # the run whose update is held
+        self._commits = Commits()
+        self._kept: dict[int, Commits] = {}  # of other ranks
         self._closed = False
         _hosts[plan.pipe, cluster.name] = self
 
@@ -85,23 +83,18 @@ class Host:
         """Something for an action."""
         self._mailbox.put(key, tree)
 
-    def keep(self, rank: int, commit: int, state: State) -> None:
-        """Keeps the state of another rank, and the one before."""
-        kept = self._kept.setdefault(rank, {})
-        kept[commit] = state
-        for old in sorted(kept)[:-KEPT]:
-            del kept[old]
+    def keep(self, rank: int, number: int, complete: int, state: State) -> None:
+        """Keeps a commit of another rank, and the newest one that all ranks have."""
+        if not self._closed:
+            self._kept.setdefault(rank, Commits()).add(number, complete, state)
 
-    def kept(self, rank: int, commit: int) -> State:
+    def kept(self, rank: int, number: int) -> State:
         """The state of another rank, or of this one's replicas.
 
         Raises:
             NotRegistered: it is not here.
         """
-        states = self._commits if rank == self._rank else self._kept.get(rank, {})
-        if commit not in states:
-            raise NotRegistered(f"{self._cluster.name} has no commit {commit} of rank {rank}")
-        return states[commit]
+        return (self._commits if rank == self._rank else self._kept.get(rank, Commits()))[number]
 
     # For the driver
 
@@ -110,26 +103,13 @@ class Host:
 
         Raises:
             ContextClosed: the pipeline was closed.
-            PeerLost: another rank is gone.
+            PeerLost: another rank is gone, or the run was aborted.
             Exception: of a stage.
         """
-        if self._closed:
-            raise ContextClosed("this pipeline is closed")
+        self._check(order.run)
         self._mailbox.end_through(order.over, ContextClosed("this run has ended"))
-        for commit in [commit for commit in self._commits if commit < order.complete]:
-            del self._commits[commit]
-        runner = Runner(self._plan, order, self._stages, self._plans, self._mailbox, self._post)
-        self._running.add(runner)
-        try:
-            if order.train:
-                await compute(self._begin, order.fresh)
-            await runner.go(self._actions(order), self._updating.settle if order.update else None)
-            if order.update == "now":
-                await self._update(runner)
-            self._held = runner
-            return runner.report()
-        finally:
-            self._running.discard(runner)
+        self._commits.forget_before(order.complete)
+        return await self._work.do(self._run(order))
 
     async def update(self, run: int, coefficient: float | None) -> Report:
         """The update of a run that held it; returns the run's report as it is then.
@@ -141,10 +121,10 @@ class Host:
         Raises:
             ContextClosed: the run is not the newest one any more.
         """
-        runner = self._held
+        runner, self._held = self._held, None
         if runner is None or runner.order.run != run:
             raise ContextClosed(f"run {run} is over: its gradients are gone")
-        await self._update(runner, coefficient)
+        await self._work.do(self._update(runner, coefficient))
         return runner.report()
 
     async def open(self) -> None:
@@ -155,32 +135,35 @@ class Host:
         """Has parameter servers update what they keep; after a commit."""
         await self._updating.push()
 
-    async def commit(self, number: int) -> None:
-        """Takes a snapshot of all stages, and has it kept elsewhere too."""
-        self._commits[number] = await compute(self._snapshot)
-        await self.keep_elsewhere(number)
+    async def commit(self, number: int, complete: int) -> None:
+        """Takes a snapshot of all stages, and has it kept elsewhere too.
 
-    async def keep_elsewhere(self, number: int) -> None:
+        Args:
+            number: the run that it is named by.
+            complete: the newest commit that all ranks have.
+        """
+        self._commits.add(number, complete, await compute(self._snapshot))
+        await self.keep_elsewhere(number, complete)
+
+    async def keep_elsewhere(self, number: int, complete: int) -> None:
         """Sends a commit of its own to its buddy."""
         buddy = self._plan.buddy_of(self._rank)
         if buddy is not None:
-            state = self._commits[number]
-            await self._cluster.rpc_async(
-                buddy, KEEP, (self._plan.pipe, self._rank, number, state), timeout=0
-            )
+            given = (self._plan.pipe, self._rank, number, complete, self._commits[number])
+            await self._cluster.rpc_async(buddy, KEEP, given, timeout=0)
 
     async def go_back(self, plan: PipePlan, commit: int) -> None:
         """Restores a commit of its own, and goes on under another plan."""
         await compute(self._restore, self._commits[commit])
-        self._commits = {commit: self._commits[commit]}
+        self._commits.keep_only(commit)
         self._plan = plan
         await self.push()
 
     async def resume(self, commit: int, state: State, run: int) -> None:
         """Begins with the state of a rank that is gone, after the run in which it went."""
-        self._mailbox.end_through(run, ContextClosed("over"))
+        self._mailbox.end_through(run, ContextClosed("this run has ended"))
         await compute(self._restore, state)
-        self._commits = {commit: state}
+        self._commits.add(commit, commit, state)
         await self.push()
 
     async def state_dict(self) -> dict[int, dict[str, Any]]:
@@ -204,19 +187,46 @@ class Host:
         """Where it is."""
         running = next(iter(self._running), None)
         doing, since = ("", 0.0) if running is None else (running.doing, time.monotonic() - running.since)
-        return Standing(tuple(sorted(self._commits)), doing, since)
+        return Standing(tuple(self._commits.numbers), doing, since)
 
     async def abort(self, run: int, why: str) -> None:
-        """All runs up to this one have failed."""
-        self._mailbox.end_through(run, PeerLost(why, reason="aborted"))
+        """All runs up to this one have failed; on return nothing of them goes on."""
+        await self._end(run, PeerLost(why, reason="aborted"))
 
     async def close(self) -> None:
         """Frees all that it holds."""
         self._closed = True
-        self._mailbox.end_through(1 << 62, ContextClosed("this pipeline is closed"))
-        for held in (self._stages, self._commits, self._kept):
-            held.clear()
+        await self._end(1 << 62, ContextClosed("this pipeline is closed"))
+        self._stages.clear()
+        self._commits.clear()
+        self._kept.clear()
         await self._updating.close()
+
+    async def _end(self, run: int, error: BaseException) -> None:
+        self._mailbox.end_through(run, error)
+        self._held = None
+        await self._work.end(error)
+
+    def _check(self, run: int) -> None:
+        """Refuses a run that has ended before it came."""
+        error = self._mailbox.ended(run)
+        if error is not None:
+            raise error
+
+    async def _run(self, order: Order) -> Report:
+        runner = Runner(self._plan, order, self._stages, self._plans, self._mailbox, self._post)
+        self._running.add(runner)
+        try:
+            if order.train:
+                await compute(self._begin, order.fresh)
+            await runner.go(self._actions(order), self._updating.settle if order.update else None)
+            if order.update == "now":
+                await self._update(runner)
+            elif order.update == "held":
+                self._held = runner
+            return runner.report()
+        finally:
+            self._running.discard(runner)
 
     def _actions(self, order: Order) -> Sequence[Action]:
         plan = self._plan
@@ -229,7 +239,7 @@ class Host:
     async def _update(self, runner: Runner, coefficient: float | None = 1.0) -> None:
         await self._updating.run(runner, coefficient)
         if runner.order.commit:
-            await self.commit(runner.order.step + 1)
+            await self.commit(runner.order.run, runner.order.complete)
 
     def _begin(self, fresh: bool) -> None:
         for stage in self._stages.values():

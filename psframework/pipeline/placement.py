@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from psframework.errors import ArgumentError, RendezvousTimeout
 from psframework.membership.view import Member, MemberState
@@ -15,6 +15,9 @@ from psframework.rref.handle import RRef
 
 ROLE: Final = "pipeline-stage"
 _LOOK_SECONDS = 0.05
+
+Life: TypeAlias = tuple[str, int]
+"""A name and an incarnation."""
 
 
 class Cluster(Caller, Protocol):
@@ -63,30 +66,35 @@ def stage_services(cluster: Cluster) -> list[str]:
 
 
 async def replacement(
-    cluster: Cluster, lost: Member | None, name: str, busy: Collection[str], deadline: Deadline
-) -> str | None:
+    cluster: Cluster, name: str, gone: Collection[Life], busy: Collection[str], deadline: Deadline
+) -> Member | None:
     """A service that takes the place of one that is gone; waits for it. None: none came in time.
 
     Args:
         cluster: whose members they are.
-        lost: the life of the service that is gone.
-        name: of that service: a new life of it is as good as a spare.
+        name: of the service that is gone: a new life of it goes before a spare.
+        gone: lives that are over, though the cluster may not have noticed yet.
         busy: names of those that have a place in the pipe.
         deadline: to wait until.
     """
     while True:
-        spares = [each for each in stage_services(cluster) if each not in busy and each != name]
-        again = [each for each in cluster.members() if each.name == name and _is_new(each, lost)]
-        if again or spares:
-            return name if again else spares[0]
+        able = [each for each in cluster.members() if _is_able(each, name, gone, busy)]
+        if able:
+            return min(able, key=lambda each: (each.name != name, _natural(each.name)))
         if deadline.expired:
             return None
         await asyncio.sleep(min(_LOOK_SECONDS, deadline.remaining()))
 
 
-def _is_new(member: Member, lost: Member | None) -> bool:
+def life(member: Member) -> Life:
+    """Which life of which service a member is."""
+    return member.name, member.incarnation
+
+
+def _is_able(member: Member, name: str, gone: Collection[Life], busy: Collection[str]) -> bool:
+    fits = member.role == ROLE or member.name == name
     stalled = member.state is MemberState.STALLED
-    return not stalled and (lost is None or member.incarnation != lost.incarnation)
+    return fits and not stalled and member.name not in busy and life(member) not in gone
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from psframework.errors import ContextClosed, DeadlineExceeded, NotRegistered, PeerLost, PsfError
-from psframework.membership.view import Member
-from psframework.pipeline.placement import Cluster, replacement
+from psframework.pipeline.placement import Cluster, Life, life, replacement
 from psframework.pipeline.plan import PipePlan, StagePlan, Standing
 from psframework.pipeline.servicer import PLACE, Source
 from psframework.rpc.deadline import Deadline
@@ -44,7 +43,8 @@ class Ranks:
         self.plan = plan
         self.lost: set[Seat] = set()
         self._hosts: dict[Seat, RRef] = {}
-        self._lives: dict[Seat, Member | None] = {}
+        self._lives: dict[Seat, Life] = {}
+        self._closed = False
 
     @property
     def seats(self) -> list[Seat]:
@@ -68,7 +68,7 @@ class Ranks:
     async def place_all(self, deadline: Deadline) -> None:
         """Makes all stages. If one can't be made, none is kept."""
         try:
-            await _all([self._place(seat, None, deadline) for seat in self.seats])
+            await _all([self._place(seat, self.plan, None, deadline) for seat in self.seats])
         except BaseException:
             await self.close()
             raise
@@ -82,7 +82,12 @@ class Ranks:
     def start(
         self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
     ) -> list[asyncio.Future[Any]]:
-        """As `call`, but answers the futures, of which some may have failed already."""
+        """As `call`, but answers the futures, of which some may have failed already.
+
+        Raises:
+            ContextClosed: the pipeline was closed.
+        """
+        self._check()
         seconds = max(deadline.remaining(), 1e-3)
         chosen = self.seats if seats is None else seats
         return [_called(self._hosts[seat], seconds, method, args) for seat in chosen]
@@ -94,7 +99,7 @@ class Ranks:
         answers = await asyncio.gather(*calls, return_exceptions=True)
         found: dict[Seat, Standing | None] = {}
         for seat, answer in zip(seats, answers):
-            if isinstance(answer, PeerLost | NotRegistered | ContextClosed):
+            if isinstance(answer, PeerLost):
                 self.lost.add(seat)
             elif isinstance(answer, BaseException) and not isinstance(answer, DeadlineExceeded):
                 raise answer
@@ -111,48 +116,73 @@ class Ranks:
             deadline: to wait until for a service.
 
         Raises:
-            PeerLost: no service came in time, naming the stage; or nobody has the state any more.
+            PeerLost: no service came in time, naming the stage; or nobody has the state (any more); or one
+                more is gone.
         """
         for seat in sorted(self.lost):
-            gone = self.words(seat)
-            busy = {self.name_of(other) for other in self.seats if other not in self.lost}
-            source = self._source(seat)
-            if source is None:
-                raise PeerLost(
-                    f"{gone} is lost, and so is who kept its state: open the pipeline anew", reason="lost"
-                )
-            found = await replacement(self._cluster, self._lives[seat], self.name_of(seat), busy, deadline)
-            if found is None:
-                raise PeerLost(
-                    f"{gone} is lost, and no other stage service came in time: start one with `psf serve "
-                    "pipeline-stage`, and step again; the other stages stand at the last commit",
-                    peer=self.name_of(seat),
-                    reason="lost",
-                )
-            self.plan = _with(self.plan, seat, found)
-            await self._place(seat, Source(source, commit, run), deadline)
-            self.lost.discard(seat)
+            await self._replace(seat, commit, run, deadline)
 
     async def close(self) -> None:
-        """Frees all stages."""
+        """Frees all stages; none can be called or placed any more."""
+        self._closed = True
         hosts, self._hosts = self._hosts, {}
         calls = [_called(host, ASK_SECONDS, "close", ()) for host in hosts.values()]
         await asyncio.gather(*calls, return_exceptions=True)
         for host in hosts.values():
             host.close()
 
-    async def _place(self, seat: Seat, source: Source | None, deadline: Deadline) -> None:
-        name = self.name_of(seat)
-        self._lives[seat] = next((each for each in self._cluster.members() if each.name == name), None)
-        stages = [self._stages[index] for index in self.plan.stages_of(seat.rank)]
+    async def _replace(self, seat: Seat, commit: int, run: int, deadline: Deadline) -> None:
+        gone, name = self.words(seat), self.name_of(seat)
+        source = self._source(seat)
+        if source is None:
+            raise _nobody_has(gone)
+        lives = {self._lives[lost] for lost in self.lost}
+        busy = {self.name_of(other) for other in self.seats if other not in self.lost}
+        while True:
+            found = await replacement(self._cluster, name, lives, busy, deadline)
+            if found is None:
+                raise PeerLost(
+                    f"{gone} is lost, and no other stage service came in time: start one with `psf serve "
+                    "pipeline-stage`, and step again; the other stages stand at the last commit",
+                    peer=name,
+                    reason="lost",
+                )
+            plan = _with(self.plan, seat, found.name)
+            try:
+                await self._place(seat, plan, Source(source, commit, run), deadline)
+            except NotRegistered as error:  # that keeper is a newcomer itself
+                raise _nobody_has(gone) from error
+            except PeerLost as error:
+                if error.peer != found.name:
+                    raise
+                lives.add(life(found))  # it went too: another one
+            else:
+                self.plan = plan  # not before: who was found is free again if this is given up
+                self.lost.discard(seat)
+                return
+
+    async def _place(self, seat: Seat, plan: PipePlan, source: Source | None, deadline: Deadline) -> None:
+        self._check()
+        name = plan.services[seat.rank][seat.replica]
+        stages = [self._stages[index] for index in plan.stages_of(seat.rank)]
+        member = next((each for each in self._cluster.members() if each.name == name), None)
         host = self._cluster.remote(
-            name, PLACE, (self.plan, tuple(seat), stages, source), timeout=max(deadline.remaining(), 1e-3)
+            name, PLACE, (plan, tuple(seat), stages, source), timeout=max(deadline.remaining(), 1e-3)
         )
-        before = self._hosts.pop(seat, None)
-        if before is not None:
-            before.close()
+        try:
+            await host.confirmed_by_owner()
+            self._check()
+        except BaseException:
+            host.close()
+            raise
+        if seat in self._hosts:
+            self._hosts[seat].close()
         self._hosts[seat] = host
-        await host.confirmed_by_owner()
+        self._lives[seat] = (name, 0) if member is None else life(member)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ContextClosed("this pipeline is closed")
 
     def _source(self, seat: Seat) -> str | None:
         """Who has the state of a seat."""
@@ -168,6 +198,11 @@ def _with(plan: PipePlan, seat: Seat, name: str) -> PipePlan:
     services = [list(names) for names in plan.services]
     services[seat.rank][seat.replica] = name
     return replace(plan, generation=plan.generation + 1, services=tuple(map(tuple, services)))
+
+
+def _nobody_has(gone: str) -> PeerLost:
+    text = f"{gone} is lost, and nobody has its state (any more): open the pipeline anew"
+    return PeerLost(text, reason="lost")
 
 
 def _called(host: RRef, seconds: float, method: str, args: Sequence[Any]) -> asyncio.Future[Any]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, ContextClosed
 from psframework.pipeline.mailbox import Mailbox
 from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan
 from psframework.pipeline.post import Post
@@ -80,7 +80,7 @@ class Runner:
             self.doing = ""
             for sent in self._sent:
                 sent.cancel()
-            self._mailbox.end(self.order.run)
+            self._mailbox.end(self.order.run, ContextClosed("this run has ended"))
 
     def report(self) -> Report:
         """What came of it."""
@@ -99,14 +99,21 @@ class Runner:
         return await self._mailbox.take(key)
 
     def send(self, service: str, key: Key, tree: Tree) -> None:
-        """Sends something, without waiting."""
+        """Sends something, without waiting. If it can't arrive, the run ends at its next wait."""
         sent = self._post.send(service, key, tree)
         if sent is not None:
-            self._sent.append(asyncio.ensure_future(sent))
+            future = asyncio.ensure_future(sent)
+            future.add_done_callback(self._has_arrived)
+            self._sent.append(future)
 
     def now(self, doing: str) -> None:
         """Notes what it does from now on."""
         self.doing, self.since = doing, time.monotonic()
+
+    def _has_arrived(self, sent: asyncio.Future[Any]) -> None:
+        error = None if sent.cancelled() else sent.exception()
+        if error is not None:  # what would come in return never will
+            self._mailbox.end(self.order.run, error)
 
     async def _act(self, action: Action) -> None:
         stage = self._stages[action.stage]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from psframework.pipeline.host import Host, State, build, host_of
+from psframework.pipeline.commits import State
+from psframework.pipeline.host import Host, build, host_of
 from psframework.pipeline.plan import Key, PipePlan, StagePlan
 from psframework.pipeline.post import DELIVER, KEEP
 from psframework.pipeline.trees import Tree
@@ -63,9 +64,9 @@ async def deliver(pipe: str, key: Key, tree: Tree) -> None:
 
 
 @remote(name=KEEP)
-async def keep(pipe: str, rank: int, commit: int, state: State) -> None:
-    """Keeps the state of a rank that is elsewhere."""
-    host_of(pipe, current.get().name).keep(rank, commit, state)
+async def keep(pipe: str, rank: int, number: int, complete: int, state: State) -> None:
+    """Keeps a commit of a rank that is elsewhere."""
+    host_of(pipe, current.get().name).keep(rank, number, complete, state)
 
 
 @remote(name=GIVE)

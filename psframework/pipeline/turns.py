@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from psframework.errors import DeadlineExceeded
+from psframework.rpc.deadline import Deadline
+
 
 class Turns:
     """A lock for one writer or several readers; nobody overtakes, so nobody waits for ever."""
@@ -17,9 +20,13 @@ class Turns:
         self._line: deque[tuple[asyncio.Future[None], bool]] = deque()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Nobody else is inside."""
-        await self._enter(True)
+    async def alone(self, deadline: Deadline = Deadline.NEVER) -> AsyncIterator[None]:
+        """Nobody else is inside.
+
+        Raises:
+            DeadlineExceeded: those before it were not done in time.
+        """
+        await self._enter(True, deadline)
         try:
             yield
         finally:
@@ -27,25 +34,33 @@ class Turns:
             self._admit()
 
     @asynccontextmanager
-    async def together(self) -> AsyncIterator[None]:
-        """Nobody is alone inside."""
-        await self._enter(False)
+    async def together(self, deadline: Deadline = Deadline.NEVER) -> AsyncIterator[None]:
+        """Nobody is alone inside.
+
+        Raises:
+            DeadlineExceeded: those before it were not done in time.
+        """
+        await self._enter(False, deadline)
         try:
             yield
         finally:
             self._readers -= 1
             self._admit()
 
-    async def _enter(self, alone: bool) -> None:
+    async def _enter(self, alone: bool, deadline: Deadline) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append((turn, alone))
         self._admit()
         try:
-            await turn
-        except asyncio.CancelledError:
+            async with asyncio.timeout(deadline.seconds()):
+                await turn
+        except BaseException as error:
             if turn.done() and not turn.cancelled():  # admitted, and cancelled before it knew
                 self._leave(alone)
             self._admit()
+            if isinstance(error, TimeoutError):
+                text = "this pipeline was still at what it had been asked before"
+                raise DeadlineExceeded(text) from None
             raise
 
     def _leave(self, alone: bool) -> None:
