@@ -112,13 +112,14 @@ def _listed(model: Any, stages: int | None) -> list[Stage]:
 
 def _stage(number: int, item: Any) -> Stage:
     if isinstance(item, Stage):
-        item, rest = item.module, item
+        stage = item
     elif isinstance(item, tuple) and 1 <= len(item) <= 3:
-        item, rest = item[0], Stage(*item)
+        stage = Stage(*item)
     else:
-        rest = Stage(item)
-    if isinstance(item, Module) or (inspect.isclass(item) and issubclass(item, Module)):
-        return rest
+        stage = Stage(item)
+    made = stage.module
+    if isinstance(made, Module) or (inspect.isclass(made) and issubclass(made, Module)):
+        return stage
     raise ArgumentError(
         f"stage {number} is {item!r:.100}: give a class of Modules with its arguments, (Encoder, (64,)), "
         "a Module, or a psf.pipeline.Stage"

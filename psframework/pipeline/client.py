@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from psframework.pipeline.blueprint import blueprint
-from psframework.pipeline.driver import Cluster, Driver
+from psframework.pipeline.driver import Driver
+from psframework.pipeline.placement import Cluster
 from psframework.pipeline.plan import Report
 from psframework.pipeline.spec import PipelineOptions
 from psframework.pipeline.trees import Tree

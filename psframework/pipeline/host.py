@@ -17,12 +17,12 @@ from psframework.optim.rule import rule_from_spec
 from psframework.pipeline.commits import Commits, State
 from psframework.pipeline.mailbox import Mailbox
 from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan, Standing
-from psframework.pipeline.post import KEEP, Caller, Post
+from psframework.pipeline.post import KEEP, Post
 from psframework.pipeline.runner import Runner
 from psframework.pipeline.schedule import Action, actions, forward_only, own
 from psframework.pipeline.stage import LocalStage, StageOptions
 from psframework.pipeline.trees import Tree
-from psframework.pipeline.updating import Updating
+from psframework.pipeline.updating import Cluster, Updating
 from psframework.pipeline.work import Work
 from psframework.rpc.compute import compute
 from psframework.rpc.registry import remote
@@ -61,7 +61,7 @@ class Host:
         seat: tuple[int, int],
         stages: Mapping[int, LocalStage],
         plans: Mapping[int, StagePlan],
-        cluster: Caller,
+        cluster: Cluster,
     ) -> None:
         self._plan, (self._rank, self._replica) = plan, seat
         self._stages, self._plans = dict(stages), dict(plans)

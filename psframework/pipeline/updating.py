@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from psframework.pipeline.plan import StagePlan
+from psframework.pipeline.post import Caller
 from psframework.pipeline.replicas import Groups, Replicas
 from psframework.pipeline.runner import Runner
 from psframework.pipeline.served import Served, Servers
@@ -14,8 +15,8 @@ from psframework.pipeline.tying import Tying
 from psframework.rpc.compute import compute
 
 
-class Cluster(Groups, Servers, Protocol):
-    """As much of a cluster as updates need."""
+class Cluster(Caller, Groups, Servers, Protocol):
+    """As much of a cluster as a rank needs."""
 
 
 class Updating:

@@ -17,10 +17,12 @@ from psframework.errors import (
     UnknownTable,
     WireError,
 )
+from psframework.membership.client import JoinRequest, Membership
 from psframework.parameter_server.keeper_servicer import KeeperServicer
 from psframework.parameter_server.policy import ASP, policy_spec
 from psframework.proto.v1 import parameter_server_pb2 as pb
 from psframework.proto.v1.parameter_server_pb2_grpc import ModelServiceStub
+from psframework.rpc.security.credentials import Security
 from psframework.rpc.status import from_rpc_error
 from psframework.testing.servers import servers
 
@@ -123,6 +125,20 @@ async def test_a_member_registers_itself_and_in_its_own_job():
                     await ModelServiceStub(channel).Register(
                         register("net", "r", incarnation=mine, **claim), timeout=5
                     )
+
+
+async def test_a_service_registers_in_the_job_of_whoever_it_works_for():
+    async with servers(1) as made:
+        join = JoinRequest("pipeline-stage", "stage-0", "", (), 5.0)
+        async with Membership.join([made.address], join, Security.plaintext()) as membership:
+            mine = membership.member.incarnation
+            async with grpc.aio.insecure_channel(made.address) as channel:
+                stub = ModelServiceStub(channel)
+                claim = {"job": "theirs", "member": "stage-0", "incarnation": mine}
+                await stub.Register(register("net", "r", **claim), timeout=5)
+                assert made.keeper.models.find("theirs/net") is not None
+                with pytest.raises(grpc.aio.AioRpcError, match="is 'stage-0' of job ''"):
+                    await stub.Register(register("net", "s", **claim | {"member": "other"}), timeout=5)
 
 
 class _Certified:

@@ -1,0 +1,84 @@
+"""The parameters of a stage."""
+
+import math
+
+import numpy as np
+import pytest
+
+from psframework import backend, nn, optim
+from psframework.autograd import SparseRows
+from psframework.errors import ArgumentError
+from psframework.pipeline.learning import Learning, dense
+
+
+def stage(dtype: str = "float64") -> tuple[nn.Linear, Learning]:
+    module = nn.Linear(3, 2).to(backend.dtype_from_name(dtype))
+    return module, Learning(module, optim.SGD(lr=0.5, momentum=0.9).rule)
+
+
+@pytest.mark.parametrize(("dtype", "summed"), [("float64", "float64"), ("bfloat16", "float32")])
+def test_gradients_are_added_up_wide(dtype: str, summed: str) -> None:
+    module, learning = stage(dtype)
+    for _ in range(3):
+        learning.add({module.bias: np.full(2, 1.0, module.bias.dtype)})
+    assert module.bias.grad.dtype == summed
+    np.testing.assert_array_equal(module.bias.grad, [3, 3])
+
+
+def test_sparse_gradients_are_widened_too() -> None:
+    table = nn.Embedding(4, 2, sparse=True).to(backend.bfloat16)
+    learning = Learning(table, None)
+    rows = SparseRows(np.array([1, 1]), np.ones((2, 2), backend.bfloat16), (4, 2))
+    learning.add({table.weight: rows})
+    assert table.weight.grad.dtype == np.float32
+    np.testing.assert_array_equal(dense(table.weight.grad), [[0, 0], [2, 2], [0, 0], [0, 0]])
+
+
+def test_power_is_the_sum_of_squares() -> None:
+    module, learning = stage()
+    assert learning.power() == 0
+    learning.add({module.bias: np.array([3.0, 4.0]), module.weight: np.ones((2, 3))})
+    assert learning.power() == 31
+    assert learning.power({"bias"}) == 6
+    module.bias.grad[0] = math.inf
+    assert not math.isfinite(learning.power())
+
+
+def test_a_step_updates_and_forgets() -> None:
+    module, learning = stage()
+    before = module.bias.data.copy()
+    learning.add({module.bias: np.ones(2)})
+    learning.scale(0.5)
+    learning.step()
+    np.testing.assert_allclose(module.bias.data, before - 0.25)
+    assert module.bias.grad is None
+
+
+def test_frozen_parameters_are_left_alone() -> None:
+    module = nn.Linear(3, 2)
+    module.requires_grad_(False)
+    learning = Learning(module, optim.SGD(lr=0.5).rule)
+    assert not learning.parameters
+    learning.step()
+
+
+def test_a_snapshot_has_all_that_a_step_changes() -> None:
+    module, learning = stage()
+    learning.add({module.bias: np.ones(2)})
+    learning.step()
+    snapshot = learning.snapshot()
+
+    def again() -> list[float]:
+        learning.restore(snapshot)
+        learning.add({module.bias: np.ones(2)})
+        learning.step()
+        return module.bias.data.tolist()  # type: ignore[no-any-return]
+
+    assert again() == again()
+
+
+def test_no_parameter_of_that_name() -> None:
+    _, learning = stage()
+    assert learning.named("bias").shape == (2,)
+    with pytest.raises(ArgumentError, match=r"no parameter 'bais' .*Linear, which has weight, bias"):
+        learning.named("bais")
