@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from psframework.pipeline.ties import first_values
 from psframework.pipeline.trees import Tree
 from psframework.pipeline.turns import Turns
 from psframework.rpc.deadline import Deadline
+
+T = TypeVar("T")
 
 RETRIES = 2
 """Times that a run is repeated though nobody is lost, since two ranks could not reach each other."""
@@ -130,8 +132,9 @@ class Driver:
         """Parameters and buffers of all stages, by the names that they have in the pipe."""
         deadline = Deadline.after(self._seconds(timeout))
         async with self._turns.alone(deadline):
-            await self._settle(deadline)
-            states = await self._ranks.call("state_dict", deadline=deadline)
+            states = await self._repeatedly(
+                lambda: self._ranks.call("state_dict", deadline=deadline), deadline
+            )
         return self._blueprint.naming.join(
             {stage: arrays for state in states for stage, arrays in state.items()}
         )
@@ -164,9 +167,7 @@ class Driver:
             self._closed = True
             await self._ranks.close()
 
-    async def _repeatedly(
-        self, run: Callable[[], Awaitable[Sequence[Report]]], deadline: Deadline
-    ) -> Sequence[Report]:
+    async def _repeatedly(self, run: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
         """Runs, and again if ranks are lost and replaced."""
         fruitless = 0
         while True:

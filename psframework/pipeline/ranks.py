@@ -76,8 +76,18 @@ class Ranks:
     async def call(
         self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
     ) -> list[Any]:
-        """Calls a method of all hosts, or of some; the first error cancels the others."""
-        return await _all(self.start(method, *args, deadline=deadline, seats=seats))
+        """Calls a method of all hosts, or of some; the first error cancels the others.
+
+        Raises:
+            ContextClosed: the pipeline is closed, or was meanwhile.
+        """
+        try:
+            results = await _all(self.start(method, *args, deadline=deadline, seats=seats))
+        except Exception:
+            self._check()
+            raise
+        self._check()
+        return results
 
     def start(
         self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
