@@ -21,10 +21,12 @@ from psframework.pipeline.schedule import actions
 from psframework.pipeline.skips import routes
 from psframework.pipeline.spec import PipelineOptions, Stage
 from psframework.pipeline.ties import tied_parameters
+from psframework.rpc.values.types import register_type
 
 PRECISIONS: Final = ("bfloat16", "float16")
 
 
+@register_type(name="psframework.pipeline.Blueprint")
 @dataclass(frozen=True)
 class Blueprint:
     """A pipeline before it has a place.

@@ -59,7 +59,7 @@ def choose(cluster: Cluster, seats: int, on: Sequence[str] | None) -> list[str]:
 def stage_services(cluster: Cluster) -> list[str]:
     """Names of the stage services that answer, in natural order."""
     found = [each.name for each in cluster.members(ROLE) if each.state is not MemberState.STALLED]
-    return sorted(found, key=_natural)
+    return sorted(found, key=natural)
 
 
 async def replacement(
@@ -89,5 +89,6 @@ def _is_new(member: Member, lost: Member | None) -> bool:
     return not stalled and (lost is None or member.incarnation != lost.incarnation)
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts "stage-2" before "stage-10"."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

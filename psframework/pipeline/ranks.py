@@ -83,7 +83,7 @@ class Ranks:
         self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
     ) -> list[asyncio.Future[Any]]:
         """As `call`, but answers the futures, of which some may have failed already."""
-        seconds = max(deadline.remaining(), 1e-3)
+        seconds = _seconds(deadline)
         chosen = self.seats if seats is None else seats
         return [_called(self._hosts[seat], seconds, method, args) for seat in chosen]
 
@@ -146,7 +146,7 @@ class Ranks:
         self._lives[seat] = next((each for each in self._cluster.members() if each.name == name), None)
         stages = [self._stages[index] for index in self.plan.stages_of(seat.rank)]
         host = self._cluster.remote(
-            name, PLACE, (self.plan, tuple(seat), stages, source), timeout=max(deadline.remaining(), 1e-3)
+            name, PLACE, (self.plan, tuple(seat), stages, source), timeout=_seconds(deadline)
         )
         before = self._hosts.pop(seat, None)
         if before is not None:
@@ -168,6 +168,12 @@ def _with(plan: PipePlan, seat: Seat, name: str) -> PipePlan:
     services = [list(names) for names in plan.services]
     services[seat.rank][seat.replica] = name
     return replace(plan, generation=plan.generation + 1, services=tuple(map(tuple, services)))
+
+
+def _seconds(deadline: Deadline) -> float:
+    """As calls take them: 0 for no limit."""
+    left = deadline.seconds()
+    return 0 if left is None else max(left, 1e-3)
 
 
 def _called(host: RRef, seconds: float, method: str, args: Sequence[Any]) -> asyncio.Future[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from psframework.nn.module import Module
 from psframework.optim.optimizer import Optimizer
 from psframework.pipeline.balance import Balance
+from psframework.rpc.values.types import register_type
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Stage:
     parameter_server: str = ""
 
 
+@register_type(name="psframework.pipeline.PipelineOptions")
 @dataclass(frozen=True)
 class PipelineOptions:
     """How a pipeline runs; what `cluster.pipeline` was given.
@@ -58,6 +60,9 @@ class PipelineOptions:
         max_norm: gradients are scaled so that their norm, over all stages, is at most this; None: they
             are not.
         recompute: for all stages: see Stage.
+        infer_rows: most rows of requests for inference that run together; a request of more goes alone.
+        driver: the pipeline service that drives it, or "here" for this process; None: the first such service
+            if there is one.
     """
 
     loss: Callable[..., Any] | str | None = None
@@ -73,3 +78,5 @@ class PipelineOptions:
     precision: str | None = None
     max_norm: float | None = None
     recompute: bool = False
+    infer_rows: int = 256
+    driver: str | None = None
