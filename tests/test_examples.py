@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from psframework.cluster.process import child_environment
+from psframework.pipeline.schedule import Action, Kind, actions, peak_activations
+from psframework.pipeline.timetable import Timetable, simulate
 from psframework.testing.cluster import program
 
 ROOT = Path(__file__).parents[1]
@@ -187,6 +189,55 @@ def test_the_program_in_the_docs_on_collectives(tmp_path: Path) -> None:
     program.write_text(re.findall(r"```python\n(.*?)```", shown, re.DOTALL)[0])
     printed = re.findall(r"It prints\s`(.*?)`", shown)[0]
     assert f"[0] {printed}" in psf_run("--nproc-per-node=4", str(program)).splitlines()
+
+
+def test_the_program_in_the_docs_on_pipelines(tmp_path: Path) -> None:
+    shown = (ROOT / "docs" / "pipeline.md").read_text()
+    program = tmp_path / "train.py"
+    program.write_text(re.findall(r"```python\n(.*?)```", shown, re.DOTALL)[0])
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=55)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert float(re.findall(r"accuracy (\d\.\d+)", done.stdout)[0]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "virtual"), [("gpipe", 4, 1), ("1f1b", 4, 1), ("zb-h1", 4, 1), ("interleaved", 2, 2)]
+)
+def test_the_schedules_in_the_docs_are_those_that_run(name: str, ranks: int, virtual: int) -> None:
+    lines = [name]
+    for rank, spans in enumerate(played(name, ranks, 4, virtual).spans):
+        cells = [""] * 40
+        for span in spans:
+            word = f"{span.action.kind}{span.action.microbatch}"
+            began, ended = round(span.began * virtual), round(span.ended * virtual)
+            cells[began:ended] = [
+                word if span.action.stage < ranks else word.lower(),
+                *["--"] * (ended - began - 1),
+            ]
+        lines.append(f"rank {rank}  {' '.join(f'{cell:2}' for cell in cells)}".rstrip())
+    assert "\n".join(lines) + "\n" in (ROOT / "docs" / "pipeline.md").read_text()
+
+
+@pytest.mark.parametrize(("name", "virtual"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
+def test_the_numbers_of_the_schedules_in_the_docs(name: str, virtual: int) -> None:
+    shown = (ROOT / "docs" / "pipeline.md").read_text()
+    (row,) = re.findall(rf"^\| `{name}`.*$", shown, re.M)
+    bubbles = [f"{100 * played(name, 4, m, virtual).bubble:.1f} %" for m in (8, 32)]
+    kept = [", ".join(str(peak_activations(plan)) for plan in plans(name, 4, m, virtual)) for m in (8, 32)]
+    cells = [re.sub(" of half the size", "", cell.strip()) for cell in row.split("|")[2:-1]]
+    assert cells == [*bubbles, *kept]
+
+
+def plans(name: str, ranks: int, microbatches: int, virtual: int) -> list[tuple[Action, ...]]:
+    """Of all ranks."""
+    return [actions(name, rank, ranks, microbatches, virtual) for rank in range(ranks)]
+
+
+def played(name: str, ranks: int, microbatches: int, virtual: int) -> Timetable:
+    """A schedule whose whole backwards take twice as long as forwards."""
+    backward = 1 if name == "zb-h1" else 2
+    seconds = {Kind.FORWARD: 1 / virtual, Kind.BACKWARD: backward / virtual, Kind.WEIGHT: 1.0}
+    return simulate(plans(name, ranks, microbatches, virtual), seconds)
 
 
 def test_the_program_in_the_docs_on_hooks(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
 from psframework.cluster.connection import Connection
 from psframework.cluster.ranks import environment_of_ranks
@@ -20,7 +20,7 @@ from psframework.parameter_server.handle import ParameterServer
 from psframework.parameter_server.partition import Partitioner
 from psframework.parameter_server.policy import Policy
 from psframework.pipeline.client import Pipeline, open_pipeline
-from psframework.pipeline.spec import PipelineOptions
+from psframework.pipeline.options import FurtherOptions, options_of
 from psframework.proto.v1.remote_pb2 import DescribeReply
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.context import current_caller, runs_for_a_call
@@ -303,26 +303,45 @@ class Cluster(Connection):
         self,
         model: Any,
         *,
+        loss: Callable[..., Any] | str | None = None,
+        schedule: str = "1f1b",
+        microbatches: int = 8,
+        optimizer: Optimizer | None = None,
         stages: int | None = None,
-        **options: Any,
+        virtual_stages: int = 1,
+        **further: Unpack[FurtherOptions],
     ) -> Pipeline:
-        """Places a model's stages on services; see `PipelineOptions` for the options.
+        """Places a model's stages on services, on which it trains and answers.
 
             pipe = await cluster.pipeline([(Encoder, (64,)), (Decoder, (64,))], loss=F.cross_entropy,
                                           optimizer=optim.SGD(lr=0.1), microbatches=8)
             loss = await pipe.step(x, y)
 
         Args:
-            model: stages in their order, or one nn.Sequential.
+            model: stages in their order: (class, args), Modules or `pipeline.Stage`s; or an nn.Sequential.
+            loss: a registered function of (outputs, targets): the mean over the rows of a micro-batch.
+            schedule: "gpipe", "1f1b", "interleaved" or "zb-h1".
+            microbatches: into how many a batch is cut.
+            optimizer: a description, such as `optim.SGD(lr=0.1)`; None: parameters stay as they are.
             stages: into how many an nn.Sequential is cut.
-            **options: fields of PipelineOptions.
+            virtual_stages: stages of each service; several need schedule="interleaved".
+            **further: on, commit_every, timeout, balance, ties, precision, max_norm, recompute, infer_rows,
+                driver: see `PipelineOptions`.
 
         Raises:
+            TypeError: there is no such option.
             ArgumentError: the stages or options can't be right.
             RendezvousTimeout: there are not enough stage services.
         """
         self._check_open()
-        pipe = await open_pipeline(self, model, stages, PipelineOptions(**options), self._timeout)
+        given = {
+            "loss": loss,
+            "schedule": schedule,
+            "microbatches": microbatches,
+            "optimizer": optimizer,
+            "virtual_stages": virtual_stages,
+        }
+        pipe = await open_pipeline(self, model, stages, options_of({**given, **further}), self._timeout)
         self._handles.append(pipe)
         return pipe
 

@@ -38,12 +38,20 @@ class Batch:
     tickets: Sequence[Ticket]
     inputs: Tree
 
+    def apart(self) -> list[Batch]:
+        """A batch of each request."""
+        return [Batch([ticket], ticket._inputs) for ticket in self.tickets]
+
     def split(self, result: Tree) -> list[tuple[Ticket, Tree]]:
         """Each request with its rows of a result; what has no rows goes to all of them.
+
+        A request that went alone gets the result, whatever rows it has.
 
         Raises:
             ArgumentError: the result has other rows than the inputs.
         """
+        if len(self.tickets) == 1:
+            return [(self.tickets[0], result)]
         borders = list(accumulate((ticket.rows for ticket in self.tickets), initial=0))
         found = rows(result, "result")
         if found != borders[-1]:

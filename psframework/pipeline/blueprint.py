@@ -21,10 +21,12 @@ from psframework.pipeline.schedule import actions
 from psframework.pipeline.skips import routes
 from psframework.pipeline.spec import PipelineOptions, Stage
 from psframework.pipeline.ties import tied_parameters
+from psframework.rpc.values.types import register_type
 
 PRECISIONS: Final = ("bfloat16", "float16")
 
 
+@register_type(name="psframework.pipeline.Blueprint")
 @dataclass(frozen=True)
 class Blueprint:
     """A pipeline before it has a place.
@@ -66,12 +68,12 @@ def blueprint(model: Any, stages: int | None, options: PipelineOptions) -> Bluep
         parts = _parts(model, stages, options.balance)
         listed = [Stage(part) for part in parts]
         naming = Naming(len(parts), [list(part._modules) for part in parts])
-        found = [tuple(tie) for tie in tied_parameters(parts)]
     else:
         listed = _listed(model, stages)
-        naming, found = Naming(len(listed)), []
+        naming = Naming(len(listed))
     _check(listed, options)
-    ties = (*found, *map(naming.tie, options.ties))
+    found = tied_parameters([_shell(stage) for stage in listed])
+    ties = (*map(tuple, found), *map(naming.tie, options.ties))
     _check_servers(listed, ties, options)
     return Blueprint(_plans(listed, options), _replicas(listed, options.virtual_stages), ties, naming)
 

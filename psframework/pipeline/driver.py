@@ -1,39 +1,34 @@
 """The driver of a pipe: it plans, places, feeds, watches and collects. Data goes from stage to stage.
 
-What fails leaves the pipe `unsettled`: before the next run all ranks go back to the newest commit, those that
-are lost are replaced, and what was done since is done again.
+What fails leaves the pipe unsettled: before the next run all ranks go back to the newest commit, those that
+are lost are replaced, and what was done since is done again (`recovery`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
-from psframework.nn.random import generator
+from psframework.errors import PeerLost
 from psframework.pipeline.blueprint import Blueprint
-from psframework.pipeline.history import Done, History
-from psframework.pipeline.microbatch import MicroBatches, join, split, split_tree
+from psframework.pipeline.microbatch import join, split, split_tree
+from psframework.pipeline.outcome import Outcome, lanes, loss_of, outcome
 from psframework.pipeline.placement import Cluster, choose
-from psframework.pipeline.plan import Key, Order, PipePlan, Report
+from psframework.pipeline.plan import Order, PipePlan, Report
 from psframework.pipeline.post import Post
-from psframework.pipeline.ranks import ASK_SECONDS, Ranks
-from psframework.pipeline.scaling import Scaling
+from psframework.pipeline.ranks import Ranks
+from psframework.pipeline.recovery import Recovery
+from psframework.pipeline.runs import Runs
+from psframework.pipeline.serving import Serving
 from psframework.pipeline.spec import PipelineOptions
-from psframework.pipeline.ties import first_values
+from psframework.pipeline.states import States
+from psframework.pipeline.training import Training
 from psframework.pipeline.trees import Tree
 from psframework.pipeline.turns import Turns
 from psframework.rpc.deadline import Deadline
-
-T = TypeVar("T")
-
-RETRIES = 2
-"""Times that a run is repeated though nobody is lost, since two ranks could not reach each other."""
 
 
 class Driver:
@@ -44,31 +39,34 @@ class Driver:
         plan: of the pipe.
         blueprint: what the plan was made of.
         options: how it runs.
-
-    Attributes:
-        reports: of each seat, from the newest run.
     """
 
     def __init__(
         self, cluster: Cluster, plan: PipePlan, blueprint: Blueprint, options: PipelineOptions
     ) -> None:
         self._blueprint, self._options = blueprint, options
-        self._scaling = Scaling(options.precision == "float16", options.max_norm)
         self._ranks = Ranks(cluster, plan, blueprint.stages)
-        self._post = Post(plan.pipe, cluster)
-        self._history = History(options.commit_every)
+        self._runs = Runs(self._ranks, Post(plan.pipe, cluster))
+        served = {stage.index % plan.ranks for stage in blueprint.stages if stage.parameter_server}
+        self._training = Training(self._ranks, self._runs, options, served)
+        self._recovery = Recovery(self._ranks, self._runs, self._training)
+        self._states = States(self._ranks, blueprint.naming)
+        self._serving = Serving(self._infer, self._runs.blame, options.infer_rows)
         self._turns = Turns()
-        self._run_number = 0
         self._looking: set[int] = set()  # runs of inference and evaluation
-        self._unsettled = False
-        self._closed = False
-        self.reports: Sequence[Report] = ()
 
     @classmethod
     async def open(
-        cls, cluster: Cluster, blueprint: Blueprint, options: PipelineOptions, timeout: float
+        cls, cluster: Cluster, blueprint: Blueprint, options: PipelineOptions, seed: int, timeout: float
     ) -> Driver:
         """Chooses services and places the stages.
+
+        Args:
+            cluster: calls the ranks.
+            blueprint: of the pipe.
+            options: how it runs.
+            seed: decides initial values and what dropout drops.
+            timeout: seconds.
 
         Raises:
             RendezvousTimeout: there are not enough stage services.
@@ -76,14 +74,13 @@ class Driver:
         """
         services = iter(choose(cluster, sum(blueprint.replicas), options.on))
         places = tuple(tuple(islice(services, count)) for count in blueprint.replicas)
-        seed = int(generator().integers(0, 1 << 62))
         stages = len(blueprint.stages)
         plan = PipePlan(secrets.token_hex(12), 1, places, stages, options.schedule, seed, blueprint.ties)
         driver = cls(cluster, plan, blueprint, options)
         deadline = Deadline.after(timeout)
         await driver._ranks.place_all(deadline)
         try:
-            await driver._share_ties(deadline)
+            await driver._states.share_ties(deadline)
             await driver._ranks.call("commit", 0, 0, deadline=deadline)
         except BaseException:
             await driver.close()
@@ -91,53 +88,54 @@ class Driver:
         return driver
 
     @property
-    def steps(self) -> int:
-        """Steps that were completed."""
-        return self._history.steps
+    def services(self) -> tuple[str, ...]:
+        """Names of those that hold stages, in order."""
+        return lanes(self._ranks.plan)
 
-    async def step(self, x: Tree, y: Tree, timeout: float | None = None, *, update: bool = True) -> float:
-        """One step of training; returns the loss of the whole batch before it.
+    async def statistics(self) -> dict[str, int]:
+        """Counts of steps that were completed, and of requests for inference and the batches they took."""
+        return {
+            "steps": self._training.history.steps,
+            "infer_requests": self._serving.requests,
+            "infer_batches": self._serving.batches,
+        }
+
+    async def step(self, x: Tree, y: Tree, timeout: float | None = None, *, update: bool = True) -> Outcome:
+        """One step of training, with the loss of the whole batch before it.
 
         Raises:
             DeadlineExceeded: it took too long; names the stage that it waited for.
             PeerLost: a stage is gone, and nobody took its place in time.
         """
         batch = split(x, y, self._options.microbatches)
-        deadline = Deadline.after(self._seconds(timeout))
+        deadline = self._deadline(timeout)
+        training, recovery = self._training, self._recovery
         async with self._turns.alone(deadline):
-            done = self._history.place(batch, update)
+            done = training.history.place(batch, update)
             try:
-                reports = await self._repeatedly(lambda: self._train(done, deadline), deadline)
-                self._history.add(done, self._run_number)
-                await self._repeatedly(lambda: self._push(deadline), deadline)
+                reports = await recovery.repeatedly(lambda: training.train(done, deadline), deadline)
+                training.history.add(done, self._runs.number)
+                await recovery.repeatedly(lambda: training.push(deadline), deadline)
             except BaseException:
-                self._unsettled = True  # some ranks may have updated already
+                recovery.unsettled = True  # some ranks may have updated already
                 raise
-        return _loss(reports, batch)
+        found = outcome(reports, batch, self._ranks.plan, self._runs.clocks)
+        return replace(found, steps=training.history.steps)
 
     async def evaluate(self, x: Tree, y: Tree, timeout: float | None = None) -> float:
         """The loss of a batch, in evaluation mode."""
         batch = split(x, y, self._options.microbatches)
-        reports = await self._look(batch.inputs, batch.targets, self._seconds(timeout))
-        return _loss(reports, batch)
+        return loss_of(await self._look(batch.inputs, batch.targets, self._deadline(timeout)), batch)
 
     async def infer(self, x: Tree, timeout: float | None = None) -> Tree:
         """What the last stage answers, in evaluation mode."""
-        parts = split_tree(x, self._options.microbatches)
-        reports = await self._look(parts, None, self._seconds(timeout))
-        outputs = {number: tree for report in reports for number, tree in report.outputs.items()}
-        return join([outputs[number] for number in range(len(parts))])
+        return await self._serving.infer(x, self._deadline(timeout))
 
     async def state_dict(self, timeout: float | None = None) -> dict[str, Any]:
         """Parameters and buffers of all stages, by the names that they have in the pipe."""
-        deadline = Deadline.after(self._seconds(timeout))
+        deadline = self._deadline(timeout)
         async with self._turns.alone(deadline):
-            states = await self._repeatedly(
-                lambda: self._ranks.call("state_dict", deadline=deadline), deadline
-            )
-        return self._blueprint.naming.join(
-            {stage: arrays for state in states for stage, arrays in state.items()}
-        )
+            return await self._recovery.repeatedly(lambda: self._states.read(deadline), deadline)
 
     async def load_state_dict(self, state: Mapping[str, Any], timeout: float | None = None) -> None:
         """Gives all stages the values of a state, and commits them.
@@ -147,202 +145,58 @@ class Driver:
             ArgumentError: a stage has its parameters on a parameter server.
         """
         self._blueprint.check_loads()
-        parts, ranks = self._blueprint.naming.split(state), self._ranks
-        deadline = Deadline.after(self._seconds(timeout))
+        parts, history = self._blueprint.naming.split(state), self._training.history
+        deadline = self._deadline(timeout)
         async with self._turns.alone(deadline):
-            await self._settle(deadline)
-            self._unsettled = True  # if one refuses, all go back
-            for seat in ranks.seats:
-                own = {stage: parts[stage] for stage in ranks.plan.stages_of(seat.rank)}
-                await ranks.call("load_state_dict", own, deadline=deadline, seats=[seat])
-            await self._share_ties(deadline)
-            number = self._next_run()
-            await ranks.call("commit", number, self._history.commit, deadline=deadline)
-            self._history.committed(number)
-            self._unsettled = False
+            await self._recovery.settle(deadline)
+            self._recovery.unsettled = True  # if one refuses, all go back
+            await self._states.load(parts, deadline)
+            number = self._runs.next()
+            await self._ranks.call("commit", number, history.commit, deadline=deadline)
+            history.committed(number)
+            self._recovery.unsettled = False
 
     async def close(self) -> None:
         """Frees the stages; what runs ends with ContextClosed."""
-        if not self._closed:
-            self._closed = True
+        if not self._runs.closed:
+            self._runs.closed = True
+            await self._serving.close()
             await self._ranks.close()
 
-    async def _repeatedly(self, run: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
-        """Runs, and again if ranks are lost and replaced."""
-        fruitless = 0
-        while True:
-            lost = set(self._ranks.lost)
-            try:
-                await self._settle(deadline)
-                return await run()
-            except PeerLost:
-                self._unsettled = True
-                await self._ranks.look(Deadline.after(ASK_SECONDS))
-                fruitless += self._ranks.lost <= lost
-                if deadline.expired or fruitless > RETRIES:
-                    raise
-
-    async def _settle(self, deadline: Deadline) -> None:
-        """If something failed: all ranks go back to the newest commit, and do again what came after it.
-
-        Raises:
-            PeerLost: a stage is gone, and nobody took its place in time.
-            DeadlineExceeded: a stage did not stop in time.
-        """
-        if self._closed:
-            raise ContextClosed("this pipeline is closed")
-        if not self._unsettled and not self._ranks.lost:
-            return
-        ranks, commit = self._ranks, self._history.commit
-        await ranks.look(Deadline.after(min(ASK_SECONDS, max(deadline.remaining(), 0.1))))
-        why = "this run was given up"
-        await self._go_back(why, deadline)
-        if ranks.lost:
-            await ranks.replace_lost(commit, self._run_number, deadline)
-            await self._go_back(why, deadline)
-            await ranks.call("keep_elsewhere", commit, commit, deadline=deadline)
-        for done in self._history.since_commit:
-            await self._train(done, deadline)
-        self._unsettled = False
-
-    async def _share_ties(self, deadline: Deadline) -> None:
-        """Gives all copies of a tied parameter the values of the first."""
-        ranks = self._ranks
-        values: dict[tuple[int, str], Any] = {}
-        for seat in ranks.seats:
-            names = [
-                place
-                for tie in ranks.plan.ties
-                for place in tie
-                if place[0] in ranks.plan.stages_of(seat.rank)
-            ]
-            if names and seat.replica == 0:
-                values |= (await ranks.call("shared", names, deadline=deadline, seats=[seat]))[0]
-        firsts = first_values(ranks.plan.ties, values)
-        for seat in ranks.seats:
-            own = {
-                place: array for place, array in firsts.items() if place[0] in ranks.plan.stages_of(seat.rank)
-            }
-            if own:
-                await ranks.call("share", own, deadline=deadline, seats=[seat])
-
-    async def _go_back(self, why: str, deadline: Deadline) -> None:
-        """Those that are there stand at the newest commit afterwards."""
-        ranks = self._ranks
-        there = [seat for seat in ranks.seats if seat not in ranks.lost]
-        await ranks.call("abort", self._run_number, why, deadline=deadline, seats=there)
-        await ranks.call("go_back", ranks.plan, self._history.commit, deadline=deadline, seats=there)
-
-    async def _train(self, done: Done, deadline: Deadline) -> Sequence[Report]:
-        history, batch, scaling = self._history, done.batch, self._scaling
-        order = Order(
-            self._next_run(),
-            done.step,
-            len(batch),
-            tuple(weight * scaling.scale(done.step) for weight in batch.weights),
-            fresh=done.fresh,
-            update="" if not done.update else "held" if scaling.needed else "now",
-            commit=history.commits(done),
-            complete=history.commit,
-            over=self._run_number - 1,
-        )
-        reports = await self._run(order, batch.inputs, batch.targets, deadline)
-        return await self._update(order, reports, deadline) if order.update == "held" else reports
-
-    async def _update(self, order: Order, reports: Sequence[Report], deadline: Deadline) -> Sequence[Report]:
-        """The update of a run that held it, now that the gradients of all stages are known."""
-        coefficient = self._scaling.coefficient(order.step, sum(report.power for report in reports))
-        self._scaling.forget(self._history.steps_at_commit)
-        self.reports = await self._ranks.call("update", order.run, coefficient, deadline=deadline)
-        return self.reports
-
-    async def _push(self, deadline: Deadline) -> Sequence[Report]:
-        """Has parameter servers update the stages that they keep: the step is committed everywhere."""
-        ranks, stages = self._ranks, self._blueprint.stages
-        served = {stage.index % ranks.plan.ranks for stage in stages if stage.parameter_server}
-        seats = [seat for seat in ranks.seats if seat.rank in served]
-        if seats:
-            await ranks.call("push", deadline=deadline, seats=seats)
-        return self.reports
+    async def _infer(self, x: Tree, deadline: Deadline) -> Tree:
+        """One run of inference."""
+        parts = split_tree(x, self._options.microbatches)
+        reports = await self._look(parts, None, deadline)
+        outputs = {number: tree for report in reports for number, tree in report.outputs.items()}
+        return join([outputs[number] for number in range(len(parts))])
 
     async def _look(
-        self, inputs: Sequence[Tree], targets: Sequence[Tree] | None, seconds: float
-    ) -> Sequence[Report]:
-        deadline = Deadline.after(seconds)
+        self, inputs: Sequence[Tree], targets: Sequence[Tree] | None, deadline: Deadline
+    ) -> list[Report]:
+        """A run that changes nothing; several may be under way."""
+        recovery = self._recovery
 
-        async def run() -> Sequence[Report]:
-            over = min(self._looking, default=self._run_number + 1) - 1
+        async def run() -> list[Report]:
+            over = min(self._looking, default=self._runs.number + 1) - 1
             order = Order(
-                self._next_run(), self.steps, len(inputs), update="", over=over, train=False,
-                targets=targets is not None,
+                self._runs.next(), self._training.history.steps, len(inputs), update="", over=over,
+                train=False, targets=targets is not None,
             )  # fmt: skip
             self._looking.add(order.run)
             try:
-                return await self._run(order, inputs, targets, deadline)
+                return await self._runs.go(order, inputs, targets, deadline)
             finally:
                 self._looking.discard(order.run)
 
         async with self._turns.together(deadline):
-            if not self._unsettled:  # no step failed while this waited
+            if not recovery.unsettled:  # no step failed while this waited
                 try:
                     return await run()
                 except PeerLost:
-                    self._unsettled = True
+                    recovery.unsettled = True
         async with self._turns.alone(deadline):
-            return await self._repeatedly(run, deadline)
+            return await recovery.repeatedly(run, deadline)
 
-    async def _run(
-        self, order: Order, inputs: Sequence[Tree], targets: Sequence[Tree] | None, deadline: Deadline
-    ) -> Sequence[Report]:
-        """Has all ranks run, and feeds them."""
-        if self._closed:
-            raise ContextClosed("this pipeline is closed")
-        left = max(deadline.remaining(), 0.0)
-        calls = self._ranks.start("run", order, deadline=Deadline.after(left + 3 * ASK_SECONDS))
-        seats, last = len(calls), self._ranks.plan.stages - 1
-        try:
-            for number, tree in enumerate(inputs):
-                calls.append(self._feed(order, "F", 0, number, tree))
-                if targets is not None:
-                    calls.append(self._feed(order, "T", last, number, targets[number]))
-            _, pending = await asyncio.wait(calls, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
-            for call in calls:
-                if call.done():
-                    call.result()  # raises what it has
-            if pending:
-                raise DeadlineExceeded(await self._blame())  # while they are still at it
-        finally:
-            for call in calls:
-                call.cancel()
-        self.reports = [call.result() for call in calls[:seats]]
-        return self.reports
-
-    def _feed(self, order: Order, kind: str, stage: int, number: int, tree: Tree) -> Any:
-        to = self._ranks.plan.service_of(stage, number)
-        return self._post.send(to, Key(order.run, kind, stage, number), tree)
-
-    async def _blame(self) -> str:
-        """What to say of a deadline that passed: who did not come to an end, and where it is."""
-        standings = await self._ranks.look(Deadline.after(ASK_SECONDS))
-        silent = [
-            f"{self._ranks.words(seat)} does not answer" for seat, it in standings.items() if it is None
-        ]
-        busy = [(seat, it) for seat, it in standings.items() if it is not None and it.doing]
-        computing = [(seat, it) for seat, it in busy if it.doing.startswith("computing")] or busy
-        texts = silent + [
-            f"{self._ranks.words(seat)} has been {it.doing} for {it.seconds:.1f} s" for seat, it in computing
-        ]
-        lost = [f"{self._ranks.words(seat)} is gone" for seat in sorted(self._ranks.lost)]
-        return f"the step did not end in time: {'; '.join(lost + texts)}"
-
-    def _next_run(self) -> int:
-        self._run_number += 1
-        return self._run_number
-
-    def _seconds(self, timeout: float | None) -> float:
-        return self._options.timeout if timeout is None else timeout
-
-
-def _loss(reports: Sequence[Report], batch: MicroBatches) -> float:
-    losses = {number: loss for report in reports for number, loss in report.losses.items()}
-    return float(np.dot([losses[number] for number in range(len(batch))], batch.weights))
+    def _deadline(self, timeout: float | None) -> Deadline:
+        seconds = self._options.timeout if timeout is None else timeout
+        return Deadline.after(seconds or None)

@@ -154,6 +154,7 @@ class Host:
 
     async def go_back(self, plan: PipePlan, commit: int) -> None:
         """Restores a commit of its own, and goes on under another plan."""
+        await self._updating.reset()  # first, since it may write into buffers still
         await compute(self._restore, self._commits[commit])
         self._commits.keep_only(commit)
         self._plan = plan

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from psframework.errors import ArgumentError, ModelMismatch
 from psframework.pipeline.plan import Tie
+from psframework.rpc.values.types import register_type
 
 
+@register_type(name="psframework.pipeline.Naming")
+@dataclass(frozen=True)
 class Naming:
     """How names of a pipe's state go together with those of its stages.
 
@@ -16,13 +21,12 @@ class Naming:
     cut has its own names: its first layer's are "0.NAME", whatever stage that is in.
 
     Args:
+        stages: how many.
         layers: names of the layers of each stage, where a Sequential was cut; None: stages were listed.
     """
 
-    def __init__(self, stages: int, layers: Sequence[Sequence[str]] | None = None) -> None:
-        listed = [[str(stage)] for stage in range(stages)]
-        self._whole = layers is not None
-        self._stage = {name: stage for stage, names in enumerate(layers or listed) for name in names}
+    stages: int
+    layers: Sequence[Sequence[str]] | None = None
 
     def join(self, states: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         """The state of the pipe.
@@ -31,7 +35,7 @@ class Naming:
             states: stage -> arrays by their names there.
         """
         return {
-            name if self._whole else f"{stage}.{name}": array
+            name if self._is_whole else f"{stage}.{name}": array
             for stage in sorted(states)
             for name, array in states[stage].items()
         }
@@ -50,7 +54,7 @@ class Naming:
             )
         for name, array in state.items():
             first, _, rest = name.partition(".")
-            found[self._stage[first]][name if self._whole else rest] = array
+            found[self._stage[first]][name if self._is_whole else rest] = array
         return found
 
     def tie(self, names: Sequence[str]) -> Tie:
@@ -74,7 +78,17 @@ class Naming:
 
     def _place(self, name: str) -> tuple[int, str]:
         first, _, rest = name.partition(".")
-        return self._stage[first], name if self._whole else rest
+        return self._stage[first], name if self._is_whole else rest
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.layers is not None
+
+    @functools.cached_property
+    def _stage(self) -> dict[str, int]:
+        """The first part of a name -> its stage."""
+        listed = [[str(stage)] for stage in range(self.stages)]
+        return {name: stage for stage, names in enumerate(self.layers or listed) for name in names}
 
     @property
     def _known(self) -> str:

@@ -62,7 +62,7 @@ def choose(cluster: Cluster, seats: int, on: Sequence[str] | None) -> list[str]:
 def stage_services(cluster: Cluster) -> list[str]:
     """Names of the stage services that answer, in natural order."""
     found = [each.name for each in cluster.members(ROLE) if each.state is not MemberState.STALLED]
-    return sorted(found, key=_natural)
+    return sorted(found, key=natural)
 
 
 async def replacement(
@@ -80,7 +80,7 @@ async def replacement(
     while True:
         able = [each for each in cluster.members() if _is_able(each, name, gone, busy)]
         if able:
-            return min(able, key=lambda each: (each.name != name, _natural(each.name)))
+            return min(able, key=lambda each: (each.name != name, natural(each.name)))
         if deadline.expired:
             return None
         await asyncio.sleep(min(_LOOK_SECONDS, deadline.remaining()))
@@ -97,5 +97,6 @@ def _is_able(member: Member, name: str, gone: Collection[Life], busy: Collection
     return fits and not stalled and member.name not in busy and life(member) not in gone
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts "stage-2" before "stage-10"."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -156,6 +156,7 @@ class Report:
         peak: stage -> most micro-batches that kept something at once.
         power: sum of squares of all gradients, where an update is held; not finite if one is not.
         clock: the rank's, when it answered.
+        kernel: under which it runs: two under one have one clock.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -164,6 +165,7 @@ class Report:
     peak: Mapping[int, int] = field(default_factory=dict)
     power: float = 0.0
     clock: float = 0.0
+    kernel: str = ""
 
 
 @register_type(name="psframework.pipeline.Standing")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 from psframework.pipeline.mailbox import Mailbox
 from psframework.pipeline.plan import Key
@@ -12,6 +12,8 @@ from psframework.pipeline.trees import Tree
 
 DELIVER: Final = "psframework.pipeline.deliver"
 KEEP: Final = "psframework.pipeline.keep"
+Letter: TypeAlias = tuple[Key, Tree]
+"""Something, and what it is for."""
 
 
 class Caller(Protocol):
@@ -43,16 +45,20 @@ class Post:
         self._cluster = cluster
         self._mailbox = mailbox
 
-    def send(self, to: str, key: Key, tree: Tree, timeout: float | None = 0) -> Awaitable[Any] | None:
+    def send(self, to: str, key: Key, tree: Tree) -> Awaitable[Any] | None:
         """Copies and sends; None if it was for this member.
 
         Args:
             to: name of a service.
             key: what it is for.
             tree: of arrays.
-            timeout: seconds, 0 for no limit: whoever waits for the whole run has one.
         """
+        return self.send_all(to, [(key, tree)])
+
+    def send_all(self, to: str, letters: Sequence[Letter]) -> Awaitable[Any] | None:
+        """As `send`, in one message. It has no limit of time: whoever waits for the whole run has one."""
         if to == self._cluster.name and self._mailbox is not None:
-            self._mailbox.put(key, tree)
+            for key, tree in letters:
+                self._mailbox.put(key, tree)
             return None
-        return self._cluster.rpc_async(to, DELIVER, (self._pipe, key, tree), timeout=timeout)
+        return self._cluster.rpc_async(to, DELIVER, (self._pipe, list(letters)), timeout=0)

@@ -98,7 +98,7 @@ class Ranks:
             ContextClosed: the pipeline was closed.
         """
         self._check()
-        seconds = max(deadline.remaining(), 1e-3)
+        seconds = _seconds(deadline)
         chosen = self.seats if seats is None else seats
         return [_called(self._hosts[seat], seconds, method, args) for seat in chosen]
 
@@ -177,7 +177,7 @@ class Ranks:
         stages = [self._stages[index] for index in plan.stages_of(seat.rank)]
         member = next((each for each in self._cluster.members() if each.name == name), None)
         host = self._cluster.remote(
-            name, PLACE, (plan, tuple(seat), stages, source), timeout=max(deadline.remaining(), 1e-3)
+            name, PLACE, (plan, tuple(seat), stages, source), timeout=_seconds(deadline)
         )
         try:
             await host.confirmed_by_owner()
@@ -213,6 +213,12 @@ def _with(plan: PipePlan, seat: Seat, name: str) -> PipePlan:
 def _nobody_has(gone: str) -> PeerLost:
     text = f"{gone} is lost, and nobody has its state (any more): open the pipeline anew"
     return PeerLost(text, reason="lost")
+
+
+def _seconds(deadline: Deadline) -> float:
+    """As calls take them: 0 for no limit."""
+    left = deadline.seconds()
+    return 0 if left is None else max(left, 1e-3)
 
 
 def _called(host: RRef, seconds: float, method: str, args: Sequence[Any]) -> asyncio.Future[Any]:

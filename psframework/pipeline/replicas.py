@@ -39,17 +39,26 @@ class Replicas:
         self._cluster = cluster
         self._rank, self._replica = seat
         self._group: ProcessGroup | None = None
-        self._name = ""
 
-    async def reduce(self, plan: PipePlan, stages: Mapping[int, LocalStage]) -> None:
+    async def reduce(self, plan: PipePlan, run: int, stages: Mapping[int, LocalStage]) -> None:
         """Sums the gradients of all replicas, and gives all of them the buffers of the first.
 
         A parameter has no gradient afterwards if it had none on any replica.
+
+        Args:
+            plan: of the pipe.
+            run: number of the run, in which all replicas take part.
+            stages: of the rank.
         """
         count = len(plan.services[self._rank])
         if count == 1:
             return
-        group = await self._open(plan, count)
+        if self._group is None:
+            name = f"pipeline.{plan.pipe}.{self._rank}.{run}"
+            self._group = await self._cluster.process_group(
+                name, count, rank=self._replica, deterministic=True, timeout=0
+            )
+        group = self._group
         parameters = [each for stage in stages.values() for each in stage.learning.parameters.values()]
         for some in _by_dtype(parameters).values():
             flat = await compute(_packed, some)
@@ -60,20 +69,10 @@ class Replicas:
                 await group.broadcast(buffer, 0, timeout=0)
 
     async def close(self) -> None:
-        """Leaves the group."""
+        """Leaves the group: the next run makes another, if all replicas have left this one."""
         group, self._group = self._group, None
         if group is not None:
             await group.close()
-
-    async def _open(self, plan: PipePlan, count: int) -> ProcessGroup:
-        name = f"pipeline.{plan.pipe}.{self._rank}.{plan.generation}"
-        if self._group is None or self._group.error is not None or name != self._name:
-            await self.close()
-            self._group = await self._cluster.process_group(
-                name, count, rank=self._replica, deterministic=True, timeout=0
-            )
-            self._name = name
-        return self._group
 
 
 def _by_dtype(parameters: Iterable[Parameter]) -> dict[DType, list[Parameter]]:

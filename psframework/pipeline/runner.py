@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from psframework.errors import ArgumentError, ContextClosed
+from psframework.pipeline.clocks import kernel
 from psframework.pipeline.mailbox import Mailbox
 from psframework.pipeline.plan import Key, Order, PipePlan, Report, StagePlan
 from psframework.pipeline.post import Post
@@ -85,7 +86,8 @@ class Runner:
     def report(self) -> Report:
         """What came of it."""
         peak = {index: stage.peak for index, stage in self._stages.items()}
-        return Report(self._losses, self._outputs, tuple(self._spans), peak, self.power, time.perf_counter())
+        spans, now = tuple(self._spans), time.perf_counter()
+        return Report(self._losses, self._outputs, spans, peak, self.power, now, kernel())
 
     async def span(self, kind: str, stage: int, microbatch: int, function: Any, *args: Any) -> Any:
         """Runs a function in the compute thread, and notes when."""

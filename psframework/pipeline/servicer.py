@@ -7,9 +7,8 @@ from typing import Final
 
 from psframework.pipeline.commits import State
 from psframework.pipeline.host import Host, build, host_of
-from psframework.pipeline.plan import Key, PipePlan, StagePlan
-from psframework.pipeline.post import DELIVER, KEEP
-from psframework.pipeline.trees import Tree
+from psframework.pipeline.plan import PipePlan, StagePlan
+from psframework.pipeline.post import DELIVER, KEEP, Letter
 from psframework.rpc.compute import compute
 from psframework.rpc.current import current
 from psframework.rpc.registry import remote
@@ -58,9 +57,11 @@ async def place(
 
 
 @remote(name=DELIVER)
-async def deliver(pipe: str, key: Key, tree: Tree) -> None:
-    """Something for an action of a rank that is here."""
-    host_of(pipe, current.get().name).deliver(key, tree)
+async def deliver(pipe: str, letters: list[Letter]) -> None:
+    """Something for actions of a rank that is here."""
+    host = host_of(pipe, current.get().name)
+    for key, tree in letters:
+        host.deliver(key, tree)
 
 
 @remote(name=KEEP)

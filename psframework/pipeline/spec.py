@@ -9,6 +9,7 @@ from typing import Any
 from psframework.nn.module import Module
 from psframework.optim.optimizer import Optimizer
 from psframework.pipeline.balance import Balance
+from psframework.rpc.values.types import register_type
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Stage:
     parameter_server: str = ""
 
 
+@register_type(name="psframework.pipeline.PipelineOptions")
 @dataclass(frozen=True)
 class PipelineOptions:
     """How a pipeline runs; what `cluster.pipeline` was given.
@@ -50,14 +52,17 @@ class PipelineOptions:
         balance: how an nn.Sequential is cut: what `psf.pipeline.balance` found, or how many layers each stage
             has; None: by the bytes of its parameters.
         ties: parameters of several stages that are one, by their names in the state of the pipeline:
-            [("0.embedding.weight", "2.head.weight")]. The first one's values count. In an nn.Sequential that
-            is cut they are found where the same Parameter is used twice.
+            [("0.embedding.weight", "2.head.weight")]. The first one's values count. A Parameter object that
+            is in several stages is found without being named.
         precision: "bfloat16" or "float16": what the stages compute in. The loss is computed, gradients are
             summed and parameters are updated in float32; with "float16" the loss is scaled, and a step whose
             gradients overflow leaves all parameters as they are. None: as the modules are.
         max_norm: gradients are scaled so that their norm, over all stages, is at most this; None: they
             are not.
         recompute: for all stages: see Stage.
+        infer_rows: most rows of requests for inference that run together; a request of more goes alone.
+        driver: the pipeline service that drives it, or "here" for this process; None: the first such service
+            if there is one.
     """
 
     loss: Callable[..., Any] | str | None = None
@@ -73,3 +78,5 @@ class PipelineOptions:
     precision: str | None = None
     max_norm: float | None = None
     recompute: bool = False
+    infer_rows: int = 256
+    driver: str | None = None

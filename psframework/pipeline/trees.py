@@ -33,6 +33,11 @@ def leaves(tree: Tree) -> Iterator[Any]:
         yield tree
 
 
+def nbytes(tree: Tree) -> int:
+    """Bytes of its arrays."""
+    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves(tree))
+
+
 def arrays_of(tree: Tree) -> Tree:
     """Tensors replaced by their arrays."""
     return mapped(lambda leaf: leaf.data if isinstance(leaf, Tensor) else leaf, tree)

@@ -52,7 +52,7 @@ class Updating:
 
         The sum of squares of all gradients goes into the runner's report, if the update is held for it.
         """
-        await self._replicas.reduce(runner.plan, self._stages)
+        await self._replicas.reduce(runner.plan, runner.order.run, self._stages)
         await self._tying.reduce(runner)
         if runner.order.update == "held" and self._replica == 0:
             runner.power = await compute(self._power, runner)
@@ -69,6 +69,10 @@ class Updating:
                 stage.learning.forget()
             else:
                 await runner.span("U", index, 0, stage.update, coefficient)
+
+    async def reset(self) -> None:
+        """A run has failed: what it waits for will not come."""
+        await self._replicas.close()
 
     async def close(self) -> None:
         """Frees what it holds elsewhere."""

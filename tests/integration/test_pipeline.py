@@ -106,7 +106,7 @@ async def test_peak_activations_are_those_of_the_schedule(cluster: Any, schedule
         chain(4), schedule=schedule, microbatches=32, virtual_stages=virtual, on=on(ranks), **TRAINING
     ) as pipe:
         await pipe.step(*data(64))
-        peaks = {stage: peak for report in pipe.reports for stage, peak in report.peak.items()}
+        peaks = pipe.peak_activations
     for stage in range(4):
         plan = actions(schedule, stage % ranks, ranks, 32, virtual)
         assert peaks[stage] == peak_activations([each for each in plan if each.stage == stage])

@@ -60,6 +60,7 @@ def test_ties_of_a_sequential_and_those_that_are_named() -> None:
     model = nn.Sequential(table, nn.Linear(2, 2), nn.Linear(2, 2), head)
     plan = made(model, balance=[2, 2], ties=[("2.bias", "1.bias")])
     assert plan.ties == (((0, "0.weight"), (1, "3.weight")), ((0, "1.bias"), (1, "2.bias")))
+    assert made([table, nn.Linear(2, 2), head]).ties == (((0, "weight"), (2, "weight")),)
     assert made([(Hidden,), (Hidden,)], ties=[("0.a", "1.b")]).ties == (((0, "a"), (1, "b")),)
 
 

@@ -234,7 +234,7 @@ async def test_gradients_that_are_added_up_across_a_death() -> None:
                 x, y = data(12, 10 * round + part)
                 if (round, part) in ((1, 1), (2, 2)):
                     train.town.kill(f"stage-{round}")
-                await train.driver.step(x, y, 30.0, update=part == 2)
+                await train.pipe.step(x, y, 30.0, update=part == 2)
                 twin.gradients(x, y)
                 for each in twin.whole.parameters():
                     total[each] = total.get(each, 0) + each.grad

@@ -8,7 +8,7 @@ import pytest
 import psframework.nn.functional as F
 from psframework import optim
 from psframework.pipeline.spec import Stage
-from tests.support.pipeline_models import CLASSES, WIDTH, Dropped, Head, Hidden, Normed, Small, data
+from tests.support.pipeline_models import CLASSES, WIDTH, Dropped, Faulty, Head, Hidden, Normed, Small, data
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import pipeline
 
@@ -84,3 +84,28 @@ async def test_buffers_are_those_of_the_first() -> None:
         np.testing.assert_allclose(
             state["0.norm.running_mean"], alone.stages[0].get_buffer("norm.running_mean"), rtol=1e-12
         )
+
+
+async def test_a_run_that_failed_on_one_replica_does_not_disturb_the_next() -> None:
+    stages = [Stage(Faulty, replicas=2), Stage(Normed, replicas=2), Stage(Head)]
+    async with pipeline(stages, loss=F.cross_entropy, optimizer=optim.SGD(lr=0.1), microbatches=4) as pipe:
+        seed = pipe._driver._ranks.plan.seed
+        oracle = Oracle(modules(stages), F.cross_entropy, lambda p: optim.SGD(p, lr=0.1), 4, seed)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        state = await pipe.state_dict()
+        for step in range(3):
+            x, y = data(16, step)
+            x[:, 0] = np.abs(x[:, 0])
+            bad = x.copy()
+            bad[4 * (step + 1), 0] = -1
+            with pytest.raises(ValueError, match="a negative number"):
+                await pipe.step(bad, y)
+            if step == 0:
+                after = await pipe.state_dict()
+                assert all((state[name] == after[name]).all() for name in state)
+            await pipe.step(x, y)
+            oracle.step(x, y)
+        state = await pipe.state_dict()
+        for name, array in oracle.whole.state_dict().items():
+            if "running" not in name and "num_batches" not in name:  # which are those of the first replica
+                np.testing.assert_allclose(state[name], array, rtol=0, atol=1e-12, err_msg=name)

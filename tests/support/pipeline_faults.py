@@ -69,7 +69,10 @@ class Fatal(nn.Module):
             return
         if phase != wanted["phase"] or self.stage != wanted["stage"]:
             return
-        self.trigger.unlink()
+        try:
+            self.trigger.unlink()
+        except FileNotFoundError:
+            return  # another replica was first
         if wanted["how"] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif wanted["how"] == "stop":

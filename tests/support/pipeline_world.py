@@ -12,8 +12,8 @@ from psframework.membership.names import check_name
 from psframework.membership.view import Member
 from psframework.optim.optimizer import Optimizer
 from psframework.pipeline.client import Pipeline, open_pipeline
+from psframework.pipeline.options import options_of
 from psframework.pipeline.placement import ROLE
-from psframework.pipeline.spec import PipelineOptions
 from psframework.rpc.current import current
 from psframework.rpc.registry import find
 from psframework.rpc.values.arguments import decode, encode
@@ -38,7 +38,9 @@ class Service:
         self._shelves = shelves
 
     def members(self, role: str | None = None) -> tuple[Member, ...]:
-        return tuple(Member(name, ROLE) for name in self._services)
+        roles = {name: name.rpartition("-")[0] for name in self._services}
+        found = {name: ROLE if stem == "stage" else stem for name, stem in roles.items()}
+        return tuple(Member(name, each) for name, each in found.items() if role in (None, each))
 
     def rpc_async(
         self, to: Any, fn: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None
@@ -182,21 +184,23 @@ class Shelf:
             own.data[...] = there.data
 
 
-def driver_service(services: int) -> Service:
-    """A driver's view of so many stage services."""
+def driver_service(services: int, drivers: int = 0) -> Service:
+    """A client's view of so many stage services and services that drive."""
     found: dict[str, Service] = {}
     groups: dict[str, Meeting] = {}
     shelves: dict[str, Any] = {}
-    for number in range(services):
-        found[f"stage-{number}"] = Service(f"stage-{number}", found, groups, shelves)
+    for name in [f"stage-{i}" for i in range(services)] + [f"pipeline-{i}" for i in range(drivers)]:
+        found[name] = Service(name, found, groups, shelves)
     return Service("driver", found, groups, shelves)
 
 
 @asynccontextmanager
-async def pipeline(model: Any, stages: int | None = None, **options: Any) -> AsyncIterator[Pipeline]:
+async def pipeline(
+    model: Any, stages: int | None = None, *, drivers: int = 0, **options: Any
+) -> AsyncIterator[Pipeline]:
     """A pipeline on services in this process."""
     psf.manual_seed(0)
-    opened = PipelineOptions(**options)
-    pipe = await open_pipeline(driver_service(8), model, stages, opened, 30.0)  # type: ignore[arg-type]
+    cluster: Any = driver_service(8, drivers)
+    pipe = await open_pipeline(cluster, model, stages, options_of(options), 30.0)
     async with pipe:
         yield pipe

@@ -111,7 +111,7 @@ class Batcher:
         self._room.add(call)
         if self._work is None:  # it ends with the last call
             self._full = asyncio.Event()
-            self._work = loop.create_task(self._batches(owner), name="psf-batches", context=_nobodys())
+            self._work = loop.create_task(self._batches(owner), name="psf-batches", context=context.nobodys())
             self._work.add_done_callback(self._end)
         if self._room.full:
             self._full.set()
@@ -274,10 +274,3 @@ def _tell(waiting: asyncio.Future[Any], outcome: Any) -> None:
         waiting.set_exception(users_error(outcome))
     else:
         waiting.set_result(outcome)
-
-
-def _nobodys() -> contextvars.Context:
-    """The context of a call, without the call: its cluster, but not its caller and deadline."""
-    copy = contextvars.copy_context()
-    copy.run(context.leave)
-    return copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 
 from psframework.errors import ArgumentError
@@ -66,6 +66,13 @@ def enter(running: Running) -> None:
 def leave() -> None:
     """From here on, in this context, code runs for no call in particular."""
     _running.set(None)
+
+
+def nobodys() -> Context:
+    """This context without the call: its cluster, but not its caller and deadline."""
+    copy = copy_context()
+    copy.run(leave)
+    return copy
 
 
 def current_caller() -> Caller:

@@ -1,0 +1,83 @@
+"""After a failure: all ranks go back to the newest commit, lost ones are replaced, and work is done again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from psframework.errors import PeerLost
+from psframework.pipeline.ranks import ASK_SECONDS, Ranks
+from psframework.pipeline.runs import Runs
+from psframework.pipeline.training import Training
+from psframework.rpc.deadline import Deadline
+
+RETRIES = 2
+"""Times that something is repeated though nobody is lost, since two ranks could not reach each other."""
+
+T = TypeVar("T")
+
+
+class Recovery:
+    """Brings one pipe back.
+
+    Args:
+        ranks: of the pipe.
+        runs: of the pipe.
+        training: of the pipe.
+
+    Attributes:
+        unsettled: whether something failed, so that ranks may stand at different steps.
+    """
+
+    def __init__(self, ranks: Ranks, runs: Runs, training: Training) -> None:
+        self._ranks, self._runs, self._training = ranks, runs, training
+        self.unsettled = False
+
+    async def repeatedly(self, run: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
+        """Does something, and again if ranks are lost and replaced.
+
+        Raises:
+            PeerLost: a stage is gone, and nobody took its place in time.
+        """
+        fruitless = 0
+        while True:
+            lost = set(self._ranks.lost)
+            try:
+                await self.settle(deadline)
+                return await run()
+            except PeerLost:
+                self.unsettled = True
+                await self._ranks.look(Deadline.after(ASK_SECONDS))
+                fruitless += self._ranks.lost <= lost
+                if deadline.expired or fruitless > RETRIES:
+                    raise
+
+    async def settle(self, deadline: Deadline) -> None:
+        """If something failed: all ranks go back to the newest commit, and do again what came after it.
+
+        Raises:
+            PeerLost: a stage is gone, and nobody took its place in time.
+            DeadlineExceeded: a stage did not stop in time.
+            ContextClosed: the pipe is closed.
+        """
+        self._runs.check_open()
+        if not self.unsettled and not self._ranks.lost:
+            return
+        ranks, history = self._ranks, self._training.history
+        await ranks.look(Deadline.after(min(ASK_SECONDS, max(deadline.remaining(), 0.1))))
+        await self._go_back(deadline)
+        if ranks.lost:
+            await ranks.replace_lost(history.commit, self._runs.number, deadline)
+            await self._go_back(deadline)
+            await ranks.call("keep_elsewhere", history.commit, history.commit, deadline=deadline)
+        for done in history.since_commit:
+            await self._training.train(done, deadline)
+        self.unsettled = False
+
+    async def _go_back(self, deadline: Deadline) -> None:
+        """Those that are there stand at the newest commit afterwards."""
+        ranks, number = self._ranks, self._runs.number
+        there = [seat for seat in ranks.seats if seat not in ranks.lost]
+        await ranks.call("abort", number, "this run was given up", deadline=deadline, seats=there)
+        commit = self._training.history.commit
+        await ranks.call("go_back", ranks.plan, commit, deadline=deadline, seats=there)
