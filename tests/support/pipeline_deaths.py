@@ -15,13 +15,13 @@ import psframework.nn.functional as F
 from psframework import optim
 from psframework.errors import DeadlineExceeded, PeerLost
 from psframework.membership.view import Member, MemberState
+from psframework.optim.schedule import Step
 from psframework.pipeline import host as hosts
 from psframework.pipeline.client import Pipeline, open_pipeline
 from psframework.pipeline.placement import ROLE
 from psframework.pipeline.spec import PipelineOptions
 from psframework.rpc.current import current
 from psframework.rpc.registry import find
-from psframework.optim.schedule import Step
 from tests.support.pipeline_models import chain
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import Meeting, Seat, travelled
