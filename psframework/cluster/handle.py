@@ -250,7 +250,7 @@ class Cluster(Connection):
             self,
             model,
             name=name,
-            job=self._job_of_names(),
+            job=self.job_of_names(),
             optimizer=optimizer,
             consistency=consistency,
             reader=reader,
@@ -297,7 +297,7 @@ class Cluster(Connection):
         self._check_open()
         size, own = environment_of_ranks(world_size)
         options = GroupOptions(size, own if rank is None else rank, deterministic, algorithm or "", timeout)
-        return await self.groups.open(self._job_of_names(), name, options, Deadline.after(self._timeout))
+        return await self.groups.open(self.job_of_names(), name, options, Deadline.after(self._timeout))
 
     async def pipeline(
         self,
@@ -345,6 +345,6 @@ class Cluster(Connection):
         self._handles.append(pipe)
         return pipe
 
-    def _job_of_names(self) -> str:
+    def job_of_names(self) -> str:
         """The scope of names that the running code gives: services work for the jobs of their callers."""
         return current_caller().peer.job if runs_for_a_call() and not self.job else self.job

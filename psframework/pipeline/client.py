@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -183,7 +184,8 @@ async def open_pipeline(
         options: how it runs.
         timeout: seconds that it may take.
     """
-    plan, seed = blueprint(model, stages, options), int(generator().integers(0, 1 << 62))
+    plan = replace(blueprint(model, stages, options), job=cluster.job_of_names())
+    seed = int(generator().integers(0, 1 << 62))
     service = driver_service(cluster, options.driver)
     if service is None:
         return Pipeline(await Driver.open(cluster, plan, options, seed, timeout))

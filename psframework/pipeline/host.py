@@ -144,12 +144,16 @@ class Host:
         runner = self._held
         if runner is None or runner.order.run != run:
             raise ContextClosed(f"run {run} is over: its gradients are gone")
-        await self._update(runner, coefficient)
-        return runner.report()
+        self._running.add(runner)
+        try:
+            await self._update(runner, coefficient)
+            return runner.report()
+        finally:
+            self._running.discard(runner)
 
     async def open(self) -> None:
         """The last part of being made: what others keep for it."""
-        await self._updating.open(self._plans)
+        await self._updating.open(self._plan.job, self._plans)
 
     async def push(self) -> None:
         """Has parameter servers update what they keep; after a commit."""

@@ -12,7 +12,7 @@ from psframework.pipeline.clocks import Clocks, kernel
 from psframework.pipeline.outcome import lanes
 from psframework.pipeline.plan import Key, Order, Report
 from psframework.pipeline.post import Letter, Post
-from psframework.pipeline.ranks import ASK_SECONDS, Ranks
+from psframework.pipeline.ranks import ASK_SECONDS, Ranks, Seat
 from psframework.pipeline.trees import Tree, nbytes
 from psframework.rpc.deadline import Deadline
 
@@ -79,6 +79,14 @@ class Runs:
         for service, call, report in zip(lanes(self._ranks.plan), calls, reports):
             self.clocks.note(service, report.kernel, report.clock, received[call])
         return reports
+
+    async def call(
+        self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
+    ) -> list[Any]:
+        """Has all ranks, or some, do something else; returns and raises as `go`."""
+        calls = self._ranks.start(method, *args, deadline=_later(deadline), seats=seats)
+        await self._ended(calls, deadline)
+        return [call.result() for call in calls]
 
     async def blame(self) -> str:
         """What to say of a deadline that passed: who did not come to an end, and where it is."""
