@@ -319,6 +319,7 @@ class Cluster(Connection):
 
         Args:
             model: stages in their order: (class, args), Modules or `pipeline.Stage`s; or an nn.Sequential.
+                None: attaches to the pipeline that runs under `name`, which closing then leaves as it is.
             loss: a registered function of (outputs, targets): the mean over the rows of a micro-batch.
             schedule: "gpipe", "1f1b", "interleaved" or "zb-h1".
             microbatches: into how many a batch is cut.
@@ -326,12 +327,13 @@ class Cluster(Connection):
             stages: into how many an nn.Sequential is cut.
             virtual_stages: stages of each service; several need schedule="interleaved".
             **further: on, commit_every, timeout, balance, ties, precision, max_norm, recompute, infer_rows,
-                driver: see `PipelineOptions`.
+                driver, name: see `PipelineOptions`.
 
         Raises:
             TypeError: there is no such option.
             ArgumentError: the stages or options can't be right.
             RendezvousTimeout: there are not enough stage services.
+            NameTaken, NotRegistered: a pipeline of that name runs already; or none does.
         """
         self._check_open()
         given = {

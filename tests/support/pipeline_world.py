@@ -15,7 +15,10 @@ from psframework.optim.optimizer import Optimizer
 from psframework.pipeline.client import Pipeline, open_pipeline
 from psframework.pipeline.options import options_of
 from psframework.pipeline.placement import ROLE
+from psframework.rpc.call import PeerInfo
 from psframework.rpc.current import current
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.functions.context import Caller, Running, enter
 from psframework.rpc.registry import find
 from psframework.rpc.values.arguments import decode, encode
 from psframework.rpc.values.journey import Journey
@@ -57,6 +60,7 @@ class Service:
 
     async def call(self, function: Any, args: Any, travels: bool = False) -> Any:
         token = current.set(self)
+        enter(Running(Caller(PeerInfo("driver", "trainer")), Deadline.NEVER))
         try:
             result = await function(*args)
         finally:
