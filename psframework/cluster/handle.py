@@ -250,7 +250,7 @@ class Cluster(Connection):
             self,
             model,
             name=name,
-            job=self._job_of_names(),
+            job=self.job_of_names(),
             optimizer=optimizer,
             consistency=consistency,
             reader=reader,
@@ -297,7 +297,7 @@ class Cluster(Connection):
         self._check_open()
         size, own = environment_of_ranks(world_size)
         options = GroupOptions(size, own if rank is None else rank, deterministic, algorithm or "", timeout)
-        return await self.groups.open(self._job_of_names(), name, options, Deadline.after(self._timeout))
+        return await self.groups.open(self.job_of_names(), name, options, Deadline.after(self._timeout))
 
     async def pipeline(
         self,
@@ -319,6 +319,7 @@ class Cluster(Connection):
 
         Args:
             model: stages in their order: (class, args), Modules or `pipeline.Stage`s; or an nn.Sequential.
+                None: attaches to the pipeline that runs under `name`, which closing then leaves as it is.
             loss: a registered function of (outputs, targets): the mean over the rows of a micro-batch.
             schedule: "gpipe", "1f1b", "interleaved" or "zb-h1".
             microbatches: into how many a batch is cut.
@@ -326,12 +327,13 @@ class Cluster(Connection):
             stages: into how many an nn.Sequential is cut.
             virtual_stages: stages of each service; several need schedule="interleaved".
             **further: on, commit_every, timeout, balance, ties, precision, max_norm, recompute, infer_rows,
-                driver: see `PipelineOptions`.
+                driver, name: see `PipelineOptions`.
 
         Raises:
             TypeError: there is no such option.
             ArgumentError: the stages or options can't be right.
             RendezvousTimeout: there are not enough stage services.
+            NameTaken, NotRegistered: a pipeline of that name runs already; or none does.
         """
         self._check_open()
         given = {
@@ -345,6 +347,6 @@ class Cluster(Connection):
         self._handles.append(pipe)
         return pipe
 
-    def _job_of_names(self) -> str:
+    def job_of_names(self) -> str:
         """The scope of names that the running code gives: services work for the jobs of their callers."""
         return current_caller().peer.job if runs_for_a_call() and not self.job else self.job

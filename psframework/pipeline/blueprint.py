@@ -36,12 +36,19 @@ class Blueprint:
         replicas: of each rank.
         ties: parameters that are one.
         naming: of its state.
+        job: of the program that it is for.
     """
 
     stages: Sequence[StagePlan]
     replicas: Sequence[int]
     ties: tuple[Tie, ...]
     naming: Naming
+    job: str = ""
+
+    def check_loss(self) -> None:
+        """Raises ArgumentError if there is no loss."""
+        if self.stages[-1].loss is None:
+            raise ArgumentError("this pipeline has no loss: open it with loss=, such as F.cross_entropy")
 
     def check_loads(self) -> None:
         """Raises ArgumentError if a state can't be loaded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -178,13 +179,16 @@ async def open_pipeline(
 
     Args:
         cluster: on whose services the stages are.
-        model: the stages.
+        model: the stages; None: a pipe that runs, by its name.
         stages: how many, where a Sequential is cut.
         options: how it runs.
         timeout: seconds that it may take.
     """
-    plan, seed = blueprint(model, stages, options), int(generator().integers(0, 1 << 62))
-    service = driver_service(cluster, options.driver)
+    service = driver_service(cluster, options)
+    if model is None and options.name and service is not None:
+        return Pipeline(await ServiceDriver.attach(cluster, service, options, timeout))
+    plan = replace(blueprint(model, stages, options), job=cluster.job_of_names())
+    seed = int(generator().integers(0, 1 << 62))
     if service is None:
         return Pipeline(await Driver.open(cluster, plan, options, seed, timeout))
     return Pipeline(await ServiceDriver.open(cluster, service, plan, options, seed, timeout))

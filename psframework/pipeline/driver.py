@@ -75,7 +75,9 @@ class Driver:
         services = iter(choose(cluster, sum(blueprint.replicas), options.on))
         places = tuple(tuple(islice(services, count)) for count in blueprint.replicas)
         stages = len(blueprint.stages)
-        plan = PipePlan(secrets.token_hex(12), 1, places, stages, options.schedule, seed, blueprint.ties)
+        plan = PipePlan(
+            secrets.token_hex(12), 1, places, stages, options.schedule, seed, blueprint.ties, blueprint.job
+        )
         driver = cls(cluster, plan, blueprint, options)
         deadline = Deadline.after(timeout)
         await driver._ranks.place_all(deadline)
@@ -107,6 +109,7 @@ class Driver:
             DeadlineExceeded: it took too long; names the stage that it waited for.
             PeerLost: a stage is gone, and nobody took its place in time.
         """
+        self._blueprint.check_loss()
         batch = split(x, y, self._options.microbatches)
         deadline = self._deadline(timeout)
         training, recovery = self._training, self._recovery
@@ -124,6 +127,7 @@ class Driver:
 
     async def evaluate(self, x: Tree, y: Tree, timeout: float | None = None) -> float:
         """The loss of a batch, in evaluation mode."""
+        self._blueprint.check_loss()
         batch = split(x, y, self._options.microbatches)
         return loss_of(await self._look(batch.inputs, batch.targets, self._deadline(timeout)), batch)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,9 @@ class Host:
         self._check(order.run)
         self._mailbox.end_through(order.over, ContextClosed("this run has ended"))
         self._commits.forget_before(order.complete)
-        return await self._work.do(self._run(order))
+        runner = Runner(self._plan, order, self._stages, self._plans, self._mailbox, self._post)
+        await self._do(runner, self._run(runner))
+        return runner.report()
 
     async def update(self, run: int, coefficient: float | None) -> Report:
         """The update of a run that held it; returns the run's report as it is then.
@@ -124,12 +126,12 @@ class Host:
         runner, self._held = self._held, None
         if runner is None or runner.order.run != run:
             raise ContextClosed(f"run {run} is over: its gradients are gone")
-        await self._work.do(self._update(runner, coefficient))
+        await self._do(runner, self._update(runner, coefficient))
         return runner.report()
 
     async def open(self) -> None:
         """The last part of being made: what others keep for it."""
-        await self._updating.open(self._plans)
+        await self._updating.open(self._plan.job, self._plans)
 
     async def push(self) -> None:
         """Has parameter servers update what they keep; after a commit."""
@@ -214,20 +216,22 @@ class Host:
         if error is not None:
             raise error
 
-    async def _run(self, order: Order) -> Report:
-        runner = Runner(self._plan, order, self._stages, self._plans, self._mailbox, self._post)
+    async def _do(self, runner: Runner, work: Coroutine[Any, Any, None]) -> None:
         self._running.add(runner)
         try:
-            if order.train:
-                await compute(self._begin, order.fresh)
-            await runner.go(self._actions(order), self._updating.settle if order.update else None)
-            if order.update == "now":
-                await self._update(runner)
-            elif order.update == "held":
-                self._held = runner
-            return runner.report()
+            await self._work.do(work)
         finally:
             self._running.discard(runner)
+
+    async def _run(self, runner: Runner) -> None:
+        order = runner.order
+        if order.train:
+            await compute(self._begin, order.fresh)
+        await runner.go(self._actions(order), self._updating.settle if order.update else None)
+        if order.update == "now":
+            await self._update(runner)
+        elif order.update == "held":
+            self._held = runner
 
     def _actions(self, order: Order) -> Sequence[Action]:
         plan = self._plan

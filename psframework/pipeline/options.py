@@ -24,6 +24,7 @@ class FurtherOptions(TypedDict, total=False):
     recompute: bool
     infer_rows: int
     driver: str | None
+    name: str
 
 
 def options_of(given: Mapping[str, Any]) -> PipelineOptions:

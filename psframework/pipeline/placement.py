@@ -27,6 +27,10 @@ class Cluster(Caller, Protocol):
         """The live members."""
         ...
 
+    def job_of_names(self) -> str:
+        """The job that names which the running code gives belong to."""
+        ...
+
     def remote(
         self, to: Any, fn: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None
     ) -> RRef:

@@ -75,6 +75,7 @@ class PipePlan:
         schedule: name of the schedule.
         seed: decides initial values and what dropout drops.
         ties: parameters that are one.
+        job: whose names of models on parameter servers count.
     """
 
     pipe: str
@@ -84,6 +85,7 @@ class PipePlan:
     schedule: str
     seed: int
     ties: tuple[Tie, ...] = ()
+    job: str = ""
 
     @property
     def ranks(self) -> int:

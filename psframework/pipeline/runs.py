@@ -12,7 +12,7 @@ from psframework.pipeline.clocks import Clocks, kernel
 from psframework.pipeline.outcome import lanes
 from psframework.pipeline.plan import Key, Order, Report
 from psframework.pipeline.post import Letter, Post
-from psframework.pipeline.ranks import ASK_SECONDS, Ranks
+from psframework.pipeline.ranks import ASK_SECONDS, Ranks, Seat
 from psframework.pipeline.trees import Tree, nbytes
 from psframework.rpc.deadline import Deadline
 
@@ -66,23 +66,22 @@ class Runs:
         """
         self.check_open()
         calls = self._ranks.start("run", order, deadline=_later(deadline))
-        seats = len(calls)
         received: dict[Any, float] = {}
         for call in calls:
             call.add_done_callback(lambda ended: received.setdefault(ended, time.perf_counter()))
-        try:
-            for service, letters in self._letters(order, inputs, targets):
-                sent = self._post.send_all(service, letters)
-                if sent is not None:
-                    calls.append(asyncio.ensure_future(sent))
-            await self._ended(calls, deadline)
-        finally:
-            for call in calls:
-                call.cancel()
-        reports: list[Report] = [call.result() for call in calls[:seats]]
+        await self._ended(calls, deadline, self._letters(order, inputs, targets))
+        reports: list[Report] = [call.result() for call in calls]
         for service, call, report in zip(lanes(self._ranks.plan), calls, reports):
             self.clocks.note(service, report.kernel, report.clock, received[call])
         return reports
+
+    async def call(
+        self, method: str, *args: Any, deadline: Deadline, seats: Sequence[Seat] | None = None
+    ) -> list[Any]:
+        """Has all ranks, or some, do something else; returns and raises as `go`."""
+        calls = self._ranks.start(method, *args, deadline=_later(deadline), seats=seats)
+        await self._ended(calls, deadline)
+        return [call.result() for call in calls]
 
     async def blame(self) -> str:
         """What to say of a deadline that passed: who did not come to an end, and where it is."""
@@ -97,15 +96,29 @@ class Runs:
         lost = [f"{words(seat)} is gone" for seat in sorted(self._ranks.lost)]
         return f"the step did not end in time: {'; '.join(lost + texts)}"
 
-    async def _ended(self, calls: Sequence[asyncio.Future[Any]], deadline: Deadline) -> None:
-        """All have ended, or the first has failed."""
-        wait = asyncio.wait(calls, timeout=deadline.seconds(), return_when=asyncio.FIRST_EXCEPTION)
-        _, pending = await wait
-        for call in calls:
-            if call.done():
-                call.result()  # raises what it has
-        if pending:
-            raise DeadlineExceeded(await self.blame())  # while they are still at it
+    async def _ended(
+        self,
+        calls: Sequence[asyncio.Future[Any]],
+        deadline: Deadline,
+        letters: Sequence[tuple[str, list[Letter]]] = (),
+    ) -> None:
+        """All have ended, and letters have arrived; the first error cancels the others."""
+        waits = list(calls)
+        try:
+            for service, some in letters:
+                sent = self._post.send_all(service, some)
+                if sent is not None:
+                    waits.append(asyncio.ensure_future(sent))
+            wait = asyncio.wait(waits, timeout=deadline.seconds(), return_when=asyncio.FIRST_EXCEPTION)
+            _, pending = await wait
+            for each in waits:
+                if each.done():
+                    each.result()  # raises what it has
+            if pending:
+                raise DeadlineExceeded(await self.blame())  # while they are still at it
+        finally:
+            for each in waits:
+                each.cancel()
 
     def _letters(
         self, order: Order, inputs: Sequence[Tree], targets: Sequence[Tree] | None

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from psframework.backend import Array
 from psframework.optim.optimizer import Optimizer
 from psframework.optim.rule import rule_from_spec
+from psframework.parameter_server.client import open_parameter_server
 from psframework.parameter_server.handle import ParameterServer
-from psframework.parameter_server.policy import BSP, Policy
+from psframework.parameter_server.link import Runtime
+from psframework.parameter_server.policy import BSP
 from psframework.pipeline.learning import Learning, dense
 from psframework.pipeline.plan import StagePlan
-
-
-class Servers(Protocol):
-    """As much of a cluster as opens models on parameter servers."""
-
-    async def parameter_server(
-        self, model: Any, name: str, optimizer: Optimizer, consistency: Policy
-    ) -> ParameterServer:
-        """Registers a model; on return it holds the server's parameters."""
-        ...
+from psframework.rpc.functions.context import nobodys
 
 
 class Served(Learning):
@@ -37,13 +32,26 @@ class Served(Learning):
     _step = 0  # of the server, before what is pending
     _restored = False
 
-    async def open(self, cluster: Servers, plan: StagePlan) -> None:
-        """Registers the module with the parameter server, by which it gets its values."""
+    async def open(self, cluster: Runtime, job: str, plan: StagePlan) -> None:
+        """Registers the module with the parameter server, by which it gets its values.
+
+        Args:
+            cluster: has the parameter server.
+            job: of the model.
+            plan: says which rule updates it, and its name.
+        """
         assert plan.rule is not None
-        self._server = await cluster.parameter_server(
-            self._module, plan.parameter_server, Optimizer(None, rule_from_spec(plan.rule)), BSP(trainers=1)
+        self._server = await open_parameter_server(
+            cluster,
+            self._module,
+            name=plan.parameter_server,
+            job=job,
+            optimizer=Optimizer(None, rule_from_spec(plan.rule)),
+            consistency=BSP(trainers=1),
         )
         self._step = self._server.step
+        # Else a pipe that nobody refers to any more would be a trainer that others wait for.
+        weakref.finalize(self, _leave_soon, asyncio.get_running_loop(), self._server).atexit = False
 
     def step(self) -> None:
         """Takes the gradients, to be pushed."""
@@ -82,3 +90,9 @@ class Served(Learning):
     async def close(self) -> None:
         """Leaves the parameter server."""
         await self._server.close()
+
+
+def _leave_soon(loop: asyncio.AbstractEventLoop, server: ParameterServer) -> None:
+    """Leaves a parameter server; called in any thread."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: loop.create_task(server.close(), context=nobodys()))

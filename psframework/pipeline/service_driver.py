@@ -1,9 +1,7 @@
-"""A driver on a service: the object that drives there, and what calls it from here."""
+"""A driver on a service, as its clients call it."""
 
 from __future__ import annotations
 
-import asyncio
-import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -11,36 +9,34 @@ from typing import Any, Final
 from psframework.errors import ArgumentError, ContextClosed, PeerLost
 from psframework.membership.view import MemberState
 from psframework.pipeline.blueprint import Blueprint
-from psframework.pipeline.driver import Driver
+from psframework.pipeline.driver_host import ATTACH, DRIVE
 from psframework.pipeline.outcome import Outcome
 from psframework.pipeline.placement import Cluster, natural
 from psframework.pipeline.ranks import ASK_SECONDS
 from psframework.pipeline.spec import PipelineOptions
 from psframework.pipeline.trees import Tree, arrays_of
-from psframework.rpc.current import current
-from psframework.rpc.functions.context import nobodys
-from psframework.rpc.registry import remote
 from psframework.rref.handle import RRef
 
 ROLE: Final = "pipeline"
-DRIVE: Final = "psframework.pipeline.drive"
 HERE: Final = "here"
 _GRACE_SECONDS = 10 * ASK_SECONDS
 """A driver notices a deadline itself, and says who was late; this is for a driver that does not answer."""
 
 
-def driver_service(cluster: Cluster, wanted: str | None) -> str | None:
+def driver_service(cluster: Cluster, options: PipelineOptions) -> str | None:
     """The service that drives a pipe; None: this process.
 
-    Args:
-        cluster: whose members they are.
-        wanted: its name, or "here"; None: the first that answers, if there is one.
-
     Raises:
-        ArgumentError: no such service drives pipes.
+        ArgumentError: no such service drives pipes; or there is none, and the pipe has a name.
     """
+    wanted = options.driver
     there = [each.name for each in cluster.members(ROLE) if each.state is not MemberState.STALLED]
     there.sort(key=natural)
+    if options.name and (wanted == HERE or not there):
+        raise ArgumentError(
+            f"name={options.name!r}: others find a pipeline on a service that drives it: start one with `psf "
+            "serve pipeline`"
+        )
     if wanted is None:
         return there[0] if there else None
     if wanted != HERE and wanted not in there:
@@ -51,77 +47,22 @@ def driver_service(cluster: Cluster, wanted: str | None) -> str | None:
     return None if wanted == HERE else wanted
 
 
-@remote(name="psframework.pipeline.DriverHost")
-class DriverHost:
-    """A driver on its service. It lives for as long as a client refers to it; then its stages are freed.
-
-    Args:
-        driver: of the pipe.
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        loop = asyncio.get_running_loop()
-        weakref.finalize(self, _close_soon, loop, driver).atexit = False
-
-    async def services(self) -> tuple[str, ...]:
-        """Names of those that hold stages."""
-        return self._driver.services
-
-    async def step(self, x: Tree, y: Tree, timeout: float | None, update: bool) -> Outcome:
-        """See `Driver`; so the others."""
-        return await self._driver.step(x, y, timeout, update=update)
-
-    async def evaluate(self, x: Tree, y: Tree, timeout: float | None) -> float:
-        """The loss of a batch."""
-        return await self._driver.evaluate(x, y, timeout)
-
-    async def infer(self, x: Tree, timeout: float | None) -> Tree:
-        """What the model answers."""
-        return await self._driver.infer(x, timeout)
-
-    async def state_dict(self, timeout: float | None) -> dict[str, Any]:
-        """Parameters and buffers."""
-        return await self._driver.state_dict(timeout)
-
-    async def load_state_dict(self, state: dict[str, Any], timeout: float | None) -> None:
-        """Gives all stages the values of a state."""
-        await self._driver.load_state_dict(state, timeout)
-
-    async def statistics(self) -> dict[str, int]:
-        """Counts."""
-        return await self._driver.statistics()
-
-    async def close(self) -> None:
-        """Frees the stages."""
-        await self._driver.close()
-
-
-@remote(name=DRIVE)
-async def drive(blueprint: Blueprint, options: PipelineOptions, seed: int, timeout: float) -> DriverHost:
-    """Opens a pipe, and drives it here. What it answers lives as long as somebody refers to it."""
-    return DriverHost(await Driver.open(current.get(), blueprint, options, seed, timeout))
-
-
-def _close_soon(loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
-    """Nobody refers to a driver any more; called in any thread."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(lambda: loop.create_task(driver.close(), context=nobodys()))
-
-
 class ServiceDriver:
-    """Calls a driver that is elsewhere. Made by `open`.
+    """Calls a driver that is elsewhere. Made by `open` or `attach`.
 
     Args:
         host: the driver.
         service: where it is.
-        services: that hold stages.
         timeout: seconds of a call that brings none.
+        owned: whether closing ends the pipe; else it only lets go of it.
+
+    Attributes:
+        services: that hold stages, as far as is known here.
     """
 
-    def __init__(self, host: RRef, service: str, services: tuple[str, ...], timeout: float) -> None:
-        self._host, self._service, self._timeout = host, service, timeout
-        self.services = services
+    def __init__(self, host: RRef, service: str, timeout: float, owned: bool) -> None:
+        self._host, self._service, self._timeout, self._owned = host, service, timeout, owned
+        self.services: tuple[str, ...] = ()
 
     @classmethod
     async def open(
@@ -133,16 +74,35 @@ class ServiceDriver:
         seed: int,
         timeout: float,
     ) -> ServiceDriver:
-        """Has a service open a pipe; see `Driver.open`."""
+        """Has a service open a pipe; see `Driver.open`.
+
+        Raises:
+            NameTaken: the service drives another one of that name.
+        """
         told = replace(options, loss=None, optimizer=None, balance=None, ties=())  # the blueprint has them
-        args = (blueprint, told, seed, timeout)
-        host = cluster.remote(service, DRIVE, args, timeout=timeout + _GRACE_SECONDS)
+        seconds = timeout + _GRACE_SECONDS
+        host = cluster.remote(service, DRIVE, (blueprint, told, seed, timeout), timeout=seconds)
+        return await cls(host, service, options.timeout, True)._opened(seconds)
+
+    @classmethod
+    async def attach(
+        cls, cluster: Cluster, service: str, options: PipelineOptions, timeout: float
+    ) -> ServiceDriver:
+        """Finds a pipe by its name.
+
+        Raises:
+            NotRegistered: the service drives none of that name.
+        """
+        host = cluster.remote(service, ATTACH, (options.name,), timeout=timeout)
+        return await cls(host, service, options.timeout, False)._opened(timeout)
+
+    async def _opened(self, seconds: float) -> ServiceDriver:
         try:
-            services = await host.rpc_async(timeout=timeout + _GRACE_SECONDS).services()
+            self.services = await self._host.rpc_async(timeout=seconds).services()
         except BaseException:
-            host.close()
+            self._host.close()
             raise
-        return cls(host, service, services, options.timeout)
+        return self
 
     async def step(self, x: Tree, y: Tree, timeout: float | None = None, *, update: bool = True) -> Outcome:
         """See `Driver`; so the others.
@@ -180,7 +140,8 @@ class ServiceDriver:
     async def close(self) -> None:
         """Frees the stages; if the driver does not answer, when it notices that nobody refers to it."""
         try:
-            await self._host.rpc_async(timeout=_GRACE_SECONDS).close()
+            if self._owned:
+                await self._host.rpc_async(timeout=_GRACE_SECONDS).close()
         except (PeerLost, ContextClosed):
             pass
         finally:

@@ -63,6 +63,7 @@ class PipelineOptions:
         infer_rows: most rows of requests for inference that run together; a request of more goes alone.
         driver: the pipeline service that drives it, or "here" for this process; None: the first such service
             if there is one.
+        name: under which other clients of the job find it at the service that drives it; empty: they don't.
     """
 
     loss: Callable[..., Any] | str | None = None
@@ -80,3 +81,4 @@ class PipelineOptions:
     recompute: bool = False
     infer_rows: int = 256
     driver: str | None = None
+    name: str = ""

@@ -52,10 +52,10 @@ class Training:
         """Has parameter servers update the stages that they keep: the step is committed everywhere."""
         seats = [seat for seat in self._ranks.seats if seat.rank in self._served]
         if seats:
-            await self._ranks.call("push", deadline=deadline, seats=seats)
+            await self._runs.call("push", deadline=deadline, seats=seats)
 
     async def _update(self, order: Order, reports: Sequence[Report], deadline: Deadline) -> list[Report]:
         """The update of a run that held it, now that the gradients of all stages are known."""
         coefficient = self._scaling.coefficient(order.step, sum(report.power for report in reports))
         self._scaling.forget(self.history.steps_at_commit)
-        return await self._ranks.call("update", order.run, coefficient, deadline=deadline)
+        return await self._runs.call("update", order.run, coefficient, deadline=deadline)

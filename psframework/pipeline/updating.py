@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from psframework.parameter_server.link import Runtime
 from psframework.pipeline.plan import StagePlan
 from psframework.pipeline.post import Caller
 from psframework.pipeline.replicas import Groups, Replicas
 from psframework.pipeline.runner import Runner
-from psframework.pipeline.served import Served, Servers
+from psframework.pipeline.served import Served
 from psframework.pipeline.stage import LocalStage
 from psframework.pipeline.tying import Tying
 from psframework.rpc.compute import compute
 
 
-class Cluster(Caller, Groups, Servers, Protocol):
+class Cluster(Caller, Groups, Runtime, Protocol):
     """As much of a cluster as a rank needs."""
 
 
@@ -37,10 +38,10 @@ class Updating:
         self._replicas = Replicas(cluster, seat)
         self._tying = Tying(stages, seat[1])
 
-    async def open(self, plans: Mapping[int, StagePlan]) -> None:
-        """Registers stages with the parameter servers that keep their parameters."""
+    async def open(self, job: str, plans: Mapping[int, StagePlan]) -> None:
+        """Registers stages with the parameter servers that keep their parameters, as models of a job."""
         for index, learning in self._served.items():
-            await learning.open(self._cluster, plans[index])
+            await learning.open(self._cluster, job, plans[index])
 
     async def push(self) -> None:
         """Has parameter servers update what they keep; after a commit, and after going back to one."""

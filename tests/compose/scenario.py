@@ -157,8 +157,8 @@ class Project:
         return self.compose("--profile", "train", "run", *flags, "train", timeout=timeout, **variables)
 
     def bring_back(self, service: str) -> None:
-        """Starts one service again."""
-        self.compose("up", "-d", "--wait", "--no-deps", service, timeout=120)
+        """Starts a service again, in its container: a new one, without dependencies, would be replaced."""
+        self.compose("up", "-d", "--wait", "--no-deps", "--no-recreate", service, timeout=120)
 
     @property
     def environment(self) -> dict[str, str]:

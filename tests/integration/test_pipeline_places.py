@@ -27,7 +27,7 @@ def described(*parameters: Any) -> optim.Optimizer:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bench() -> AsyncIterator[tuple[Any, Any]]:
     imports = ("tests.support.pipeline_faults",)
-    async with psf.local_cluster(stages=SERVICES, parameter_servers=1, imports=imports) as local:
+    async with psf.local_cluster(stages=SERVICES, pipelines=1, parameter_servers=1, imports=imports) as local:
         async with psf.connect(local.address) as cluster:
             yield local, cluster
 

@@ -119,7 +119,7 @@ async def test_the_first_end_counts_and_ends_do_not_go_back() -> None:
 
 
 async def test_nothing_is_kept_of_runs_that_are_over() -> None:
-    """Inferences overlap, so each ends for itself; what is remembered of them goes when all before are over."""
+    """Inferences overlap: each ends for itself, and is forgotten when all before it are over."""
     mailbox = Mailbox()
     for run in range(1, 200):
         mailbox.put(key(run), run)

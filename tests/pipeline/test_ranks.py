@@ -268,16 +268,16 @@ async def test_an_inference_that_waited_for_a_step_that_failed_sees_one_step() -
     async with training(4) as train:
         await steps(train, 0, 2)
         x = data(5)[0]
-        looks = []
+        looks, died = [], asyncio.Event()
 
         def die() -> None:
+            died.set()
             looks.append(asyncio.ensure_future(train.pipe.infer(x)))
             train.town.kill("stage-0")
 
         train.town.at("keep", "stage-0", die)  # the last stage has updated
         task = asyncio.create_task(train.pipe.step(*data(9)))
-        while not looks:
-            await asyncio.sleep(0)
+        await died.wait()
         expected = train.oracle.forward(x, 0).data
         train.town.at("place", "stage-3", task.cancel)
         await asyncio.wait([task])

@@ -124,3 +124,29 @@ async def test_a_loss_that_is_no_number() -> None:
     async with pipeline([(models.Head, ())], loss=models.no_loss, microbatches=2) as pipe:
         with pytest.raises(psf.ArgumentError, match="loss must be one number"):
             await pipe.step(*models.data(8))
+
+
+async def test_training_needs_a_loss() -> None:
+    async with pipeline([(models.Head, ())]) as pipe:
+        x, y = models.data(8)
+        assert (await pipe.infer(x)).shape == (8, models.CLASSES)
+        for training in (pipe.step, pipe.evaluate):
+            with pytest.raises(ArgumentError, match="no loss: open it with loss="):
+                await training(x, y)
+
+
+@pytest.mark.parametrize("drivers", [0, 1])
+async def test_evaluation_gives_the_loss_and_changes_nothing(drivers: int) -> None:
+    stages = [(models.Normed, ()), (models.Head, ())]
+    async with pipeline(
+        stages, loss=F.cross_entropy, optimizer=optim.SGD(lr=0.1), microbatches=3, drivers=drivers
+    ) as pipe:
+        before = await pipe.state_dict()
+        model = Oracle(modules(stages), F.cross_entropy, sgd).whole
+        model.load_state_dict(before)
+        model.eval()
+        x, y = models.data(10)
+        loss = F.cross_entropy(model(psf.tensor(x)), y)
+        assert await pipe.evaluate(x, y) == pytest.approx(float(loss.data), abs=1e-12)
+        after = await pipe.state_dict()
+        assert all((before[name] == after[name]).all() for name in before)

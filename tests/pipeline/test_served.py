@@ -1,6 +1,7 @@
 """Stages whose parameters are on a parameter server equal one process; each update is made once."""
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from psframework.pipeline.served import Served
 from psframework.pipeline.spec import Stage
 from tests.support.pipeline_models import Head, Hidden, Normed, data
 from tests.support.pipeline_oracle import Oracle, modules
-from tests.support.pipeline_world import driver_service, pipeline
+from tests.support.pipeline_world import driver_service, pipeline, shelf
 
 OPTIMIZERS = {
     "sgd": lambda *parameters: optim.SGD(*parameters, lr=0.1, momentum=0.9),
@@ -48,7 +49,8 @@ async def stage() -> tuple[Served, Any]:
     """One alone, and its server."""
     served = Served(Hidden(), None)
     plan = StagePlan(0, None, rule=optim.SGD(lr=1.0).rule.spec(), parameter_server="table")
-    await served.open(driver_service(1), plan)  # type: ignore[arg-type]
+    with patch("psframework.pipeline.served.open_parameter_server", shelf):
+        await served.open(driver_service(1), "default", plan)  # type: ignore[arg-type]
     return served, served._server
 
 

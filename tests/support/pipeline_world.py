@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import patch
 
 import psframework as psf
 from psframework.membership.names import check_name
@@ -14,7 +15,10 @@ from psframework.optim.optimizer import Optimizer
 from psframework.pipeline.client import Pipeline, open_pipeline
 from psframework.pipeline.options import options_of
 from psframework.pipeline.placement import ROLE
+from psframework.rpc.call import PeerInfo
 from psframework.rpc.current import current
+from psframework.rpc.deadline import Deadline
+from psframework.rpc.functions.context import Caller, Running, enter
 from psframework.rpc.registry import find
 from psframework.rpc.values.arguments import decode, encode
 from psframework.rpc.values.journey import Journey
@@ -35,7 +39,7 @@ class Service:
     ) -> None:
         self.name = name
         self._services, self._groups = services, groups
-        self._shelves = shelves
+        self.shelves = shelves
 
     def members(self, role: str | None = None) -> tuple[Member, ...]:
         roles = {name: name.rpartition("-")[0] for name in self._services}
@@ -56,14 +60,15 @@ class Service:
 
     async def call(self, function: Any, args: Any, travels: bool = False) -> Any:
         token = current.set(self)
+        enter(Running(Caller(PeerInfo("driver", "trainer")), Deadline.NEVER))
         try:
             result = await function(*args)
         finally:
             current.reset(token)
         return travelled(result) if travels else result
 
-    async def parameter_server(self, model: Any, name: str, optimizer: Any, policy: Any) -> Shelf:
-        return Shelf(self._shelves, model, name, optimizer)
+    def job_of_names(self) -> str:
+        return "default"
 
     async def process_group(self, name: str, world_size: int, *, rank: int, **options: Any) -> Seat:
         meeting = self._groups.setdefault(check_name(name), Meeting(world_size))
@@ -194,6 +199,11 @@ def driver_service(services: int, drivers: int = 0) -> Service:
     return Service("driver", found, groups, shelves)
 
 
+async def shelf(service: Any, model: Any, *, name: str, job: str, optimizer: Any, **options: Any) -> Shelf:
+    """What opens a model on a parameter server."""
+    return Shelf(service.shelves, model, f"{job}/{name}", optimizer)
+
+
 @asynccontextmanager
 async def pipeline(
     model: Any, stages: int | None = None, *, drivers: int = 0, **options: Any
@@ -201,6 +211,7 @@ async def pipeline(
     """A pipeline on services in this process."""
     psf.manual_seed(0)
     cluster: Any = driver_service(8, drivers)
-    pipe = await open_pipeline(cluster, model, stages, options_of(options), 30.0)
-    async with pipe:
-        yield pipe
+    with patch("psframework.pipeline.served.open_parameter_server", shelf):
+        pipe = await open_pipeline(cluster, model, stages, options_of(options), 30.0)
+        async with pipe:
+            yield pipe
