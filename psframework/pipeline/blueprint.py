@@ -79,8 +79,7 @@ def blueprint(model: Any, stages: int | None, options: PipelineOptions) -> Bluep
         listed = _listed(model, stages)
         naming = Naming(len(listed))
     _check(listed, options)
-    found = tied_parameters([_shell(stage) for stage in listed])
-    ties = (*map(tuple, found), *map(naming.tie, options.ties))
+    ties = _ties(listed, naming, options)
     _check_servers(listed, ties, options)
     return Blueprint(_plans(listed, options), _replicas(listed, options.virtual_stages), ties, naming)
 
@@ -168,6 +167,22 @@ def _replicas(listed: Sequence[Stage], virtual: int) -> list[int]:
             )
         found.append(counts[0])
     return found
+
+
+def _ties(listed: Sequence[Stage], naming: Naming, options: PipelineOptions) -> tuple[Tie, ...]:
+    """Those that are found, of parameters that are trained, and those that were named."""
+    shells = [_shell(stage) for stage in listed]
+    found = [tuple(tie) for tie in tied_parameters(shells)]
+    trained = [tie for tie in found if shells[tie[0][0]].get_parameter(tie[0][1]).requires_grad]
+    ties = (*trained, *map(naming.tie, options.ties))
+    seen: set[tuple[int, str]] = set()
+    for stage, name in (place for tie in ties for place in tie):
+        if (stage, name) in seen:
+            raise ArgumentError(
+                f"{name} of stage {stage} is in two ties: name all parameters that are one in one tie"
+            )
+        seen.add((stage, name))
+    return ties
 
 
 def _check_servers(listed: Sequence[Stage], ties: Sequence[Tie], options: PipelineOptions) -> None:

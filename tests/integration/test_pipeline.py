@@ -201,6 +201,32 @@ async def test_tied_words(cluster: Any) -> None:
         np.testing.assert_array_equal(state["0.table.weight"], state["2.weight"])
 
 
+async def test_large_arrays(cluster: Any) -> None:
+    """They arrive as views of the sender's memory, which nobody may write to."""
+    stages = [
+        Stage(models.Table, (400, 500), replicas=2),
+        Stage(models.Hidden, (400,)),
+        Stage(models.Scores, (400, 500)),
+    ]
+    rng = np.random.default_rng(0)
+    batches = [(rng.integers(0, 500, (64, 16)), rng.integers(0, 500, (64, 16))) for _ in range(2)]
+    async with await cluster.pipeline(
+        stages,
+        loss=models.word_loss,
+        optimizer=described(),
+        microbatches=2,
+        ties=[("0.table.weight", "2.weight")],
+        on=on(4),
+    ) as pipe:
+        first, middle, last = modules(stages)
+        last.weight = first.table.weight
+        oracle = Oracle([first, middle, last], models.word_loss, described, 2)
+        await assert_equals_oracle(pipe, oracle, batches)
+        await pipe.load_state_dict(await pipe.state_dict())
+        x, y = batches[0]
+        assert await pipe.step(x, y) == pytest.approx(oracle.step(x, y), abs=1e-12)
+
+
 async def test_skips_with_recomputation(cluster: Any) -> None:
     stages = [(models.Down, ()), (models.Hidden, ()), (models.Across, ()), (models.Up, ())]
     async with await cluster.pipeline(

@@ -64,6 +64,17 @@ def test_ties_of_a_sequential_and_those_that_are_named() -> None:
     assert made([(Hidden,), (Hidden,)], ties=[("0.a", "1.b")]).ties == (((0, "a"), (1, "b")),)
 
 
+def test_a_parameter_is_in_one_tie() -> None:
+    with pytest.raises(ArgumentError, match="a of stage 1 is in two ties"):
+        made([Hidden, Hidden, Hidden], ties=[("0.a", "1.a"), ("1.a", "2.a")])
+
+
+def test_frozen_parameters_need_no_ties() -> None:
+    layer = nn.Linear(2, 2)
+    layer.weight.requires_grad = False
+    assert made(nn.Sequential(layer, nn.ReLU(), layer), 2).ties == (((0, "0.bias"), (1, "2.bias")),)
+
+
 def test_skips_go_where_classes_say() -> None:
     plan = made([(Down, ()), (Hidden, ()), (Across, ()), Up()])
     assert [stage.stashes for stage in plan.stages] == [{"low": 3, "lower": 2}, {}, {}, {}]
