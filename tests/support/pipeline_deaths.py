@@ -47,6 +47,9 @@ class Life:
         life, what = self._town.lives[to], fn.rpartition(".")[2]
         return asyncio.ensure_future(self._town.call(life, what, function, arrived, timeout))
 
+    def job_of_names(self) -> str:
+        return "default"
+
     async def process_group(self, name: str, world_size: int, *, rank: int, **options: Any) -> Seat:
         return Seat(self._town.groups.setdefault(name, Meeting(world_size)), rank)
 

@@ -60,7 +60,7 @@ class Service:
 
     async def call(self, function: Any, args: Any, travels: bool = False) -> Any:
         token = current.set(self)
-        enter(Running(Caller(PeerInfo("driver", "trainer")), Deadline.NEVER))
+        enter(Running(Caller(PeerInfo("driver", "trainer", "", 0)), Deadline.NEVER))
         try:
             result = await function(*args)
         finally:
