@@ -175,12 +175,14 @@ def test_dense_layers_on_every_rank_and_an_embedding_elsewhere() -> None:
     assert float(re.findall(r"accuracy ([\d.]+)", output)[0]) > 0.85
 
 
-def test_a_language_model_over_three_stages_learns_and_writes() -> None:
+def test_a_language_model_over_three_stages_learns_and_writes(tmp_path: Path) -> None:
     small = ["--steps=30", "--width=16", "--context=16", "--batch=16", "--length=6", "--prompt=The"]
-    output = example("pipeline", *small)
+    output = example("pipeline", *small, f"--picture={tmp_path / 'run.svg'}")
     losses = [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)", output, re.M)]
     assert len(losses) == 10 and losses[-1] < 0.8 * losses[0], output
     assert len(re.findall(r"^The.{6}$", output, re.M | re.S)) == 2, output
+    picture = (tmp_path / "run.svg").read_text()
+    assert all(f">{name}</text>" in picture for name in ("stage-0", "stage-1", "stage-2"))
 
 
 def test_the_program_in_the_docs_on_collectives(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import psframework.nn.functional as F
 from psframework import optim
 from psframework.pipeline.spec import Stage
 from tests.support.pipeline_faults import Fatal, arm
-from tests.support.pipeline_models import data
+from tests.support.pipeline_models import Dropped, Normed, data
 from tests.support.pipeline_oracle import Oracle, modules
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -48,16 +48,17 @@ async def whole(local: Any, cluster: Any) -> None:
 
 
 async def assert_equals_one_process(
-    bench: Any, trigger: Path, stages: list[Stage], dies: tuple[int, str]
+    bench: Any, trigger: Path, stages: list[Stage], dies: tuple[int, str], driver: str | None = None
 ) -> None:
     """Steps, in the second of which a service of a stage is killed in a phase."""
     local, cluster = bench
     await whole(local, cluster)
     stage, phase = dies
     async with await cluster.pipeline(
-        stages, loss=F.cross_entropy, optimizer=described(), microbatches=8
+        stages, loss=F.cross_entropy, optimizer=described(), microbatches=8, driver=driver
     ) as pipe:
-        oracle = Oracle(modules(stages), F.cross_entropy, described)
+        seed = None if driver is None else pipe._driver._ranks.plan.seed
+        oracle = Oracle(modules(stages), F.cross_entropy, described, seed=seed)
         oracle.whole.load_state_dict(await pipe.state_dict())
         for step in range(4):
             if step == 1:
@@ -102,3 +103,36 @@ async def test_a_stage_dies_in_a_pipe_with_a_parameter_server(
         Stage(Fatal, (2, True, str(trigger))),
     ]
     await assert_equals_one_process(bench, trigger, stages, dies)
+
+
+@pytest.mark.parametrize("dies", cases([(0, "drain")], [(3, "forward")]))
+async def test_what_is_done_again_draws_and_measures_the_same(
+    bench: Any, tmp_path: Path, dies: tuple[int, str]
+) -> None:
+    """Dropout, and the running statistics of a batch norm whose stage lives on."""
+    trigger = tmp_path / "trigger"
+    stages = [
+        Stage(Fatal, (0, False, str(trigger))),
+        Stage(Normed),
+        Stage(Dropped),
+        Stage(Fatal, (3, True, str(trigger))),
+    ]
+    await assert_equals_one_process(bench, trigger, stages, dies, driver="here")
+
+
+async def test_an_update_that_is_late_is_named_and_made_once(bench: Any, tmp_path: Path) -> None:
+    """It was held until the gradients of all stages were known."""
+    await whole(*bench)
+    trigger = tmp_path / "trigger"
+    stages = [Stage(Fatal, (stage, stage == 2, str(trigger))) for stage in range(3)]
+    async with await bench[1].pipeline(
+        stages, loss=F.cross_entropy, optimizer=described(), max_norm=1e9
+    ) as pipe:
+        oracle = Oracle(modules(stages), F.cross_entropy, described)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        x, y = data(24)
+        arm(trigger, 1, "optimizer", "3")
+        with pytest.raises(psf.DeadlineExceeded, match=r"stage 1 on .* computing U of stage 1"):
+            await pipe.step(x, y, timeout=1.5)
+        assert await pipe.step(x, y) == pytest.approx(oracle.step(x, y), abs=1e-12)
+        assert oracle.difference(await pipe.state_dict()) < 1e-12
