@@ -3,62 +3,19 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import pytest_asyncio
 
 import psframework as psf
 import psframework.nn.functional as F
-from psframework import nn, optim
 from psframework.errors import DeadlineExceeded, PeerLost, RemoteError
+from tests.support.pipeline_bench import STAGES, Bench, check, step
 from tests.support.pipeline_faults import PHASES, Fatal, arm, fatal
 from tests.support.pipeline_models import data
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-STAGES, ROWS, STEPS = 3, 18, 4
-
-
-class Bench:
-    """A local cluster, this program in it, and the file that says what happens."""
-
-    def __init__(self, local: Any, cluster: Any, trigger: Path) -> None:
-        self.local, self.cluster, self.trigger = local, cluster, trigger
-
-    async def open(self, **options: Any) -> Any:
-        given = {"loss": F.cross_entropy, "optimizer": optim.Adam(lr=0.01), "microbatches": 4} | options
-        return await self.cluster.pipeline(list(fatal(STAGES, self.trigger)), **given)
-
-    def twin(self, state: dict[str, np.ndarray]) -> tuple[nn.Module, Any]:
-        """The same model in one process, and its optimizer."""
-        model = nn.Sequential(*(kind(*args) for kind, args in fatal(STAGES, self.trigger)))
-        model.load_state_dict(state)
-        return model, optim.Adam(model.parameters(), lr=0.01)
-
-    async def whole(self, services: int) -> None:
-        """All services run; those that have died are started again."""
-        for number in range(services):
-            process = self.local.processes[f"stage-{number}"]
-            if not process.alive:
-                await self.local.restart(f"stage-{number}")
-        async with asyncio.timeout(30):
-            while len(self.cluster.members("pipeline-stage")) < services:  # noqa: ASYNC110 - a view
-                await asyncio.sleep(0.02)
-
-
-def step(model: nn.Module, own: Any, x: np.ndarray, y: np.ndarray) -> float:
-    loss = F.cross_entropy(model(psf.tensor(x)), y)
-    own.zero_grad()
-    loss.backward()
-    own.step()
-    return float(loss.data)
-
-
-def check(state: dict[str, np.ndarray], model: nn.Module) -> None:
-    for name, array in model.state_dict().items():
-        np.testing.assert_allclose(state[name], array, rtol=0, atol=1e-12, err_msg=name)
+ROWS, STEPS = 18, 4
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -28,6 +28,12 @@ class Job:
         return "result"
 
 
+async def job_begins() -> None:
+    """The task that waits begins, and then the work."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def test_a_result_and_an_error_come_through() -> None:
     work, job = Work(), Job()
     WHERE.set("here")
@@ -46,7 +52,7 @@ async def test_a_result_and_an_error_come_through() -> None:
 async def test_what_is_ended_has_ended() -> None:
     work, jobs = Work(), [Job(), Job()]
     tasks = [asyncio.create_task(work.do(job.run())) for job in jobs]
-    await asyncio.sleep(0.01)
+    await job_begins()
     assert len(work) == 2
     await work.end(PeerLost("aborted", peer="stage-1"))
     assert all(job.steps[-1] == "end" for job in jobs)
@@ -71,7 +77,7 @@ async def test_who_waits_may_be_cancelled() -> None:
     """Then the work is, and the cancellation is not taken for the other end."""
     work, job = Work(), Job()
     task = asyncio.create_task(work.do(job.run()))
-    await asyncio.sleep(0.01)
+    await job_begins()
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled() and job.steps[-1] == "end" and len(work) == 0
@@ -80,7 +86,7 @@ async def test_who_waits_may_be_cancelled() -> None:
 async def test_both_at_once_is_a_cancellation() -> None:
     work, job = Work(), Job()
     task = asyncio.create_task(work.do(job.run()))
-    await asyncio.sleep(0.01)
+    await job_begins()
     ending = asyncio.create_task(work.end(ContextClosed("closed")))
     await asyncio.sleep(0)
     task.cancel()
