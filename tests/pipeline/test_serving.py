@@ -216,7 +216,7 @@ async def test_batches_run_for_no_call_in_particular() -> None:
     pipe.fault = lambda x: seen.append(runs_for_a_call())
 
     async def called() -> None:
-        enter(Running(Caller(PeerInfo("trainer-0", "trainer")), Deadline.after(30)))
+        enter(Running(Caller(PeerInfo("trainer-0", "trainer", "default", 1)), Deadline.after(30)))
         assert runs_for_a_call()
         await pipe.infer(rows(0))
 
