@@ -80,5 +80,5 @@ def test_a_snapshot_has_all_that_a_step_changes() -> None:
 def test_no_parameter_of_that_name() -> None:
     _, learning = stage()
     assert learning.named("bias").shape == (2,)
-    with pytest.raises(ArgumentError, match=r"no parameter 'bais' .*Linear, which has weight, bias"):
-        learning.named("bais")
+    with pytest.raises(ArgumentError, match=r"no parameter 'offset' .*Linear, which has weight, bias"):
+        learning.named("offset")

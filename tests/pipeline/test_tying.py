@@ -99,8 +99,8 @@ async def test_what_is_loaded_is_the_same_in_all_copies() -> None:
 
 
 async def test_a_name_that_no_stage_has() -> None:
-    with pytest.raises(ArgumentError, match=r"no parameter 'tabel.weight'.*table.weight"):
-        async with pipeline(STAGES, loss=word_loss, ties=[("0.tabel.weight", "2.weight")]):
+    with pytest.raises(ArgumentError, match=r"no parameter 'words.weight'.*table.weight"):
+        async with pipeline(STAGES, loss=word_loss, ties=[("0.words.weight", "2.weight")]):
             pass
 
 
