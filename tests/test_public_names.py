@@ -113,6 +113,19 @@ SIGNATURES: list[tuple[Callable[..., object], str]] = [
         psf.pipeline.balance,
         "model, sample, stages, *, by='time', loss=None, repetitions=5, memory_limit=None",
     ),
+    (
+        psf.Cluster.pipeline,
+        "self, model, *, loss=None, schedule='1f1b', microbatches=8, optimizer=None, stages=None, "
+        "virtual_stages=1",
+    ),
+    (psf.pipeline.Pipeline.step, "self, x, y, timeout=None, *, update=True"),
+    (psf.pipeline.Pipeline.evaluate, "self, x, y, timeout=None"),
+    (psf.pipeline.Pipeline.infer, "self, x, timeout=None"),
+    (psf.pipeline.Pipeline.state_dict, "self, timeout=None"),
+    (psf.pipeline.Pipeline.load_state_dict, "self, state, timeout=None"),
+    (psf.pipeline.Pipeline.statistics, "self"),
+    (psf.pipeline.Pipeline.timeline, "self, path=None"),
+    (psf.pipeline.Pipeline.close, "self"),
     (psf.pipeline.skippable, "stash=(), pop=()"),
     (psf.pipeline.stash, "name, tensor"),
     (psf.pipeline.pop, "name"),
@@ -164,9 +177,9 @@ def test_signatures(function: Callable[..., object], expected: str) -> None:
     assert all(p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in extra), extra
 
 
-@pytest.mark.parametrize("kind", ["ParameterServer", "LocalCluster", "ProcessGroup", "RRef"])
+@pytest.mark.parametrize("kind", ["ParameterServer", "LocalCluster", "ProcessGroup", "Pipeline", "RRef"])
 def test_handles_are_async_context_managers(kind: str) -> None:
-    assert {"__aenter__", "__aexit__"} <= set(dir(getattr(psf, kind)))
+    assert {"__aenter__", "__aexit__"} <= set(dir(getattr(psf, kind, None) or getattr(psf.pipeline, kind)))
 
 
 def test_a_name_that_is_not_here_says_where_to_look() -> None:

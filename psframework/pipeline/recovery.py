@@ -44,6 +44,7 @@ class Recovery:
             lost = set(self._ranks.lost)
             try:
                 await self.settle(deadline)
+                lost = set(self._ranks.lost)
                 return await run()
             except PeerLost:
                 self.unsettled = True

@@ -1,0 +1,120 @@
+"""The driver: steps one at a time, inference between them, and a pipe that always stands at one step."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psframework.nn.functional as F
+from psframework import optim
+from psframework.errors import ContextClosed, RendezvousTimeout
+from psframework.pipeline.driver import Driver
+from tests.support.pipeline_models import Faulty, chain, data
+from tests.support.pipeline_oracle import Oracle, modules
+from tests.support.pipeline_world import pipeline
+
+TRAINING: dict[str, Any] = {"loss": F.cross_entropy, "optimizer": optim.SGD(lr=0.1, momentum=0.9)}
+
+
+def sgd(parameters: Any) -> optim.Optimizer:
+    return optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+async def test_answers_are_those_of_the_parameters_between_two_steps() -> None:
+    """However steps and requests mix: no request sees one stage before a step and another after it."""
+    async with pipeline(chain(3), **TRAINING) as pipe:
+        oracle = Oracle(modules(chain(3)), F.cross_entropy, sgd)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        x, _ = data(5, 99)
+        possible = [oracle.forward(x, 0).data]
+        requests = []
+        for seed in range(6):
+            step = asyncio.ensure_future(pipe.step(*data(16, seed)))
+            for _ in range(4):
+                requests.append(asyncio.ensure_future(pipe.infer(x)))
+                await asyncio.sleep(0.002)
+            await step
+            oracle.step(*data(16, seed))
+            possible.append(oracle.forward(x, 0).data)
+        for answer in await asyncio.gather(*requests):
+            assert min(np.abs(answer - each).max() for each in possible) < 1e-12
+        assert oracle.difference(await pipe.state_dict()) < 1e-12
+
+
+async def test_steps_that_are_asked_for_at_once_follow_each_other() -> None:
+    async with pipeline(chain(2), **TRAINING) as pipe:
+        oracle = Oracle(modules(chain(2)), F.cross_entropy, sgd)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        losses = await asyncio.gather(*[pipe.step(*data(8, seed)) for seed in range(4)])
+        assert losses == pytest.approx([oracle.step(*data(8, seed)) for seed in range(4)], abs=1e-12)
+        assert (await pipe.statistics())["steps"] == 4
+
+
+async def test_requests_go_through_in_several_micro_batches() -> None:
+    async with pipeline(chain(2), microbatches=4) as pipe:
+        sizes: list[int] = []
+        go = pipe._driver._runs.go  # type: ignore[attr-defined]
+
+        async def noted(order: Any, inputs: Any, *rest: Any) -> Any:
+            sizes.append(len(inputs))
+            return await go(order, inputs, *rest)
+
+        pipe._driver._runs.go = noted  # type: ignore[attr-defined]
+        answers = await asyncio.gather(*[pipe.infer(data(3, seed)[0]) for seed in range(6)])
+        assert [answer.shape for answer in answers] == [(3, 5)] * 6 and sizes == [4]
+
+
+async def test_infer_rows_limits_batches() -> None:
+    async with pipeline(chain(2), infer_rows=6) as pipe:
+        await asyncio.gather(*[pipe.infer(data(3, seed)[0]) for seed in range(8)])
+        assert await pipe.statistics() == {"steps": 0, "infer_requests": 8, "infer_batches": 4}
+
+
+async def test_a_request_that_fails_leaves_the_pipe_as_it_is() -> None:
+    async with pipeline([*chain(2), (Faulty, ())], **TRAINING) as pipe:
+        before = await pipe.state_dict()
+        x = np.zeros((4, 12))
+        state = {name: array * 0 - ("bias" in name) for name, array in before.items()}
+        await pipe.load_state_dict(state)  # every row is negative now
+        with pytest.raises(ValueError, match="a negative number"):
+            await pipe.infer(x)
+        await pipe.load_state_dict({name: -array for name, array in state.items()})
+        assert (await pipe.infer(x) > 0).all()
+
+
+async def test_closing_ends_what_runs() -> None:
+    async with pipeline(chain(2), **TRAINING) as pipe:
+        step = asyncio.ensure_future(pipe.step(*data(64)))
+        infer = asyncio.ensure_future(pipe.infer(data(64)[0]))
+        await asyncio.sleep(0)
+        await pipe.close()
+        for call in (step, infer):
+            with pytest.raises(ContextClosed):
+                await asyncio.wait_for(call, 10)
+
+
+async def test_too_few_services() -> None:
+    with pytest.raises(RendezvousTimeout, match="needs 9 stage services, 8 are here"):
+        async with pipeline(chain(9), **TRAINING):
+            pass
+
+
+async def test_what_can_not_be_opened_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Driver] = []
+    close = Driver.close
+
+    async def noted(driver: Driver) -> None:
+        closed.append(driver)
+        await close(driver)
+
+    monkeypatch.setattr(Driver, "close", noted)
+    monkeypatch.setattr("psframework.pipeline.states.States.share_ties", _fails)
+    with pytest.raises(ValueError, match="ties"):
+        async with pipeline(chain(2), **TRAINING):
+            pass
+    assert len(closed) == 1
+
+
+async def _fails(*_: Any) -> None:
+    raise ValueError("ties")
