@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Iterator
 from pydoc_data.topics import topics
-from typing import Any
 
 import numpy as np
 
@@ -109,7 +108,7 @@ def _codes(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
-async def train(pipe: Any, text: Text, args: argparse.Namespace) -> None:
+async def train(pipe: psf.pipeline.Pipeline, text: Text, args: argparse.Namespace) -> None:
     """Steps towards predicting each symbol from those before; tells how it goes."""
     start, rng = time.perf_counter(), np.random.default_rng(args.seed)
     for i, window in zip(range(1, args.steps + 1), text.batches(args.context, args.batch, rng)):
@@ -119,7 +118,9 @@ async def train(pipe: Any, text: Text, args: argparse.Namespace) -> None:
             print(f"step {i}: loss {nats:.3f}, {speed:.0f} characters/s", flush=True)
 
 
-async def write(pipe: Any, ids: np.ndarray, args: argparse.Namespace, seed: int) -> np.ndarray:
+async def write(
+    pipe: psf.pipeline.Pipeline, ids: np.ndarray, args: argparse.Namespace, seed: int
+) -> np.ndarray:
     """`ids` (time,) and more symbols; temperature 0 takes the likeliest each time."""
     rng = np.random.default_rng(seed)
     for _ in range(args.length):
