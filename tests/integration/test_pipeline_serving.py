@@ -147,6 +147,27 @@ async def test_deadlines_and_errors_of_stages_come_through_the_driver(cluster: A
             await pipe.step(data(8)[0], data(7)[1])
 
 
+async def test_a_step_that_a_client_cancels_happened_everywhere_or_nowhere(cluster: Any) -> None:
+    async with await cluster.pipeline(chain(3), **TRAINING) as pipe:
+        oracle = Oracle(modules(chain(3)), F.cross_entropy, sgd)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        done = 0
+        for number in range(8):
+            step = asyncio.ensure_future(pipe.step(*data(18, number)))
+            await asyncio.sleep(0.004 * number)
+            step.cancel()
+            await asyncio.wait([step])
+            await pipe.state_dict()  # its turn is after that of the step
+            steps = (await pipe.statistics())["steps"]
+            assert steps - done in (0, 1)
+            if steps > done:
+                oracle.step(*data(18, number))
+            done = steps
+        await pipe.step(*data(18), timeout=0)
+        oracle.step(*data(18))
+        assert oracle.difference(await pipe.state_dict()) < 1e-12
+
+
 async def test_a_client_that_dies_frees_the_stages(local: Any, cluster: Any, tmp_path: Path) -> None:
     for driver in DRIVERS:
         process = await asyncio.create_subprocess_exec(

@@ -94,6 +94,13 @@ async def test_closing_ends_what_runs() -> None:
                 await asyncio.wait_for(call, 10)
 
 
+async def test_a_timeout_of_0_is_no_limit() -> None:
+    async with pipeline(chain(2), timeout=0, **TRAINING) as pipe:
+        x, y = data(8)
+        assert await pipe.evaluate(x, y) == pytest.approx(await pipe.step(x, y), abs=1e-12)
+        assert (await pipe.infer(x)).shape == (8, 5)
+
+
 async def test_too_few_services() -> None:
     with pytest.raises(RendezvousTimeout, match="needs 9 stage services, 8 are here"):
         async with pipeline(chain(9), **TRAINING):
