@@ -65,6 +65,15 @@ class Ranks:
         several = "s" if len(stages) > 1 else ""
         return f"stage{several} {', '.join(map(str, stages))} on {self.name_of(seat)}"
 
+    def named(self, error: PeerLost) -> PeerLost:
+        """An error that says which stages were on the service that is lost; the same if it is none of theirs."""
+        seats = [seat for seat in self.seats if self.name_of(seat) == error.peer]
+        words = [self.words(seat) for seat in seats if seat in self.lost]
+        if not words or words[0] in str(error):
+            return error
+        text = f"{words[0]} is lost, too late for another service to take the place: step again ({error})"
+        return PeerLost(text, peer=error.peer, reason=error.reason)
+
     async def place_all(self, deadline: Deadline) -> None:
         """Makes all stages. If one can't be made, none is kept."""
         try:

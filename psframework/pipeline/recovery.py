@@ -41,17 +41,17 @@ class Recovery:
         """
         fruitless = 0
         while True:
-            lost = set(self._ranks.lost)
+            lost, plan = set(self._ranks.lost), self._ranks.plan
             try:
                 await self.settle(deadline)
                 lost = set(self._ranks.lost)
                 return await run()
-            except PeerLost:
+            except PeerLost as error:
                 self.unsettled = True
                 await self._ranks.look(Deadline.after(ASK_SECONDS))
-                fruitless += self._ranks.lost <= lost
+                fruitless += self._ranks.lost <= lost and self._ranks.plan is plan
                 if deadline.expired or fruitless > RETRIES:
-                    raise
+                    raise self._ranks.named(error) from error.__cause__
 
     async def settle(self, deadline: Deadline) -> None:
         """If something failed: all ranks go back to the newest commit, and do again what came after it.

@@ -64,6 +64,23 @@ async def test_two_stages_that_die_one_after_the_other_between_commits(bench: Be
         check(await pipe.state_dict(), model)
 
 
+async def test_a_service_that_is_back_at_once_holds_no_stage_any_more(bench: Bench) -> None:
+    """Its name leads to another life, perhaps before anybody has noticed that the first one ended."""
+    await bench.whole(STAGES + 1)
+    async with await bench.open() as pipe:
+        model, own = bench.twin(await pipe.state_dict())
+        for seed, during in enumerate([False, True, False]):
+            x, y = data(ROWS, seed)
+            name = pipe._driver.services[1]
+            if not during:
+                await bench.local.restart(name)
+            task = asyncio.create_task(pipe.step(x, y, timeout=60))
+            if during:
+                await bench.local.restart(name)
+            assert await task == pytest.approx(step(model, own, x, y), abs=1e-12)
+        check(await pipe.state_dict(), model)
+
+
 async def test_without_another_service_the_error_names_the_stage_and_the_rest_stand_at_the_last_commit(
     bench: Bench,
 ) -> None:

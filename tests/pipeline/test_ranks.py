@@ -179,6 +179,63 @@ async def test_it_waits_for_a_service_and_names_the_stage_if_none_comes() -> Non
         assert train.driver._ranks.name_of(Seat(1, 0)) == "stage-7"
 
 
+async def test_a_stage_that_dies_at_the_end_of_the_deadline_is_named_too() -> None:
+    async with training(4) as train:
+        await steps(train, 0, 2)
+        task = asyncio.create_task(train.pipe.step(*data(9), timeout=0.2))
+        life = train.town.lives["stage-1"]
+        life.stuck = True
+        look = train.driver._ranks.look
+
+        async def late(deadline: Deadline) -> Any:  # it dies while the driver asks who is late
+            train.town.kill("stage-1")
+            return await look(deadline)
+
+        train.driver._ranks.look = late
+        with pytest.raises(DeadlineExceeded, match="stage 1 on stage-1 is gone"):
+            await task
+        train.driver._ranks.look = look
+        await steps(train, 2)
+
+
+async def test_an_error_of_a_service_that_holds_no_stage_is_left_as_it_is() -> None:
+    async with training(4) as train:
+        ranks = train.driver._ranks
+        for peer in ("stage-3", "stage-1", ""):
+            error = PeerLost("gone", peer=peer)
+            assert ranks.named(error) is error  # stage-1 is not lost
+        ranks.lost.add(Seat(1, 0))
+        named = ranks.named(PeerLost("gone", peer="stage-1", reason="lease"))
+        assert str(named).startswith("stage 1 on stage-1 is lost, too late") and str(named).endswith("(gone)")
+        assert (named.peer, named.reason) == ("stage-1", "lease")
+        assert ranks.named(named) is named
+        ranks.lost.clear()
+
+
+async def test_replacements_that_die_in_their_first_run() -> None:
+    """As long as there are others, and what fails is never the same life."""
+    async with training(9) as train:
+        await steps(train, 0, 2)
+        for number in (3, 4, 5, 6):
+            name = f"stage-{number}"
+            train.town.at("run", name, lambda name=name: train.town.kill(name))  # type: ignore[misc]
+        train.town.kill("stage-1")
+        await steps(train, 2)
+        assert train.driver._ranks.name_of(Seat(1, 0)) == "stage-7"
+
+
+@pytest.mark.parametrize("commit_every", [1, 4])
+async def test_replacements_that_die_while_work_is_done_again(commit_every: int) -> None:
+    async with training(9, commit_every=commit_every) as train:
+        await steps(train, 0, 2)
+        for number in (3, 4, 5, 6):
+            name = f"stage-{number}"
+            train.town.at("deliver", name, lambda name=name: train.town.kill(name))  # type: ignore[misc]
+        train.town.kill("stage-1")
+        await steps(train, 2)
+        assert train.driver._ranks.name_of(Seat(1, 0)) == "stage-7"
+
+
 async def test_a_spare_that_is_stalled_is_not_taken() -> None:
     async with training(5) as train:
         train.town.lives["stage-3"].state = MemberState.STALLED

@@ -33,6 +33,9 @@ class Pipe:
         self.did: list[Any] = []
         self.recovery = Recovery(self, self, self)  # type: ignore[arg-type]
 
+    def named(self, error: PeerLost) -> PeerLost:
+        return error
+
     def check_open(self) -> None:
         if self.closed:
             raise ContextClosed("this pipeline is closed")
