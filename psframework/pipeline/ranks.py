@@ -66,7 +66,7 @@ class Ranks:
         return f"stage{several} {', '.join(map(str, stages))} on {self.name_of(seat)}"
 
     def named(self, error: PeerLost) -> PeerLost:
-        """An error that says which stages were on the service that is lost; the same if it is none of theirs."""
+        """An error that says which stage was on the service that is lost; as it was if none was."""
         seats = [seat for seat in self.seats if self.name_of(seat) == error.peer]
         words = [self.words(seat) for seat in seats if seat in self.lost]
         if not words or words[0] in str(error):
