@@ -4,6 +4,7 @@ The services are in this process (`pipeline_deaths`), so that a death comes just
 """
 
 import asyncio
+import gc
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost, RendezvousTimeout
 from psframework.membership.view import MemberState
+from psframework.pipeline import host as hosts
 from psframework.pipeline.ranks import Seat
 from psframework.pipeline.spec import Stage
 from psframework.rpc.deadline import Deadline
@@ -362,6 +364,39 @@ async def test_closing_during_a_step_and_during_a_recovery() -> None:
                 await train.pipe.step(*data(9))
             await asyncio.gather(*closing)
             assert train.driver._ranks._hosts == {}
+
+
+def living() -> int:
+    gc.collect()
+    return sum(isinstance(each, Hidden) for each in gc.get_objects())
+
+
+async def test_nothing_is_left_after_deaths_and_the_end() -> None:
+    """No task, no host, no stage; nor after a driver that gave up in the middle."""
+    tasks, stages = asyncio.all_tasks(), living()
+    async with training(5) as train:
+        await steps(train, 0, 2)
+        train.town.kill("stage-1")
+        await steps(train, 2, 1)
+        train.town.kill("stage-0")
+        task = asyncio.create_task(train.pipe.step(*data(9)))
+        train.town.at("give", "stage-3", task.cancel)
+        await asyncio.wait([task])
+        pipe = train.driver._ranks.plan.pipe
+    del train, task
+    async with asyncio.timeout(10):
+        while asyncio.all_tasks() - tasks or living() > stages:  # noqa: ASYNC110 - the thread's last job too
+            await asyncio.sleep(0.01)
+    assert not [key for key in hosts._hosts if key[0] == pipe]
+
+
+async def test_closing_does_not_wait_for_a_service_that_does_not_answer() -> None:
+    async with training(4) as train:
+        train.town.lives["stage-1"].stuck = True
+        async with asyncio.timeout(10):
+            await train.pipe.close()
+        with pytest.raises(ContextClosed, match="closed"):
+            await train.pipe.step(*data(9))
 
 
 async def test_not_enough_services() -> None:
