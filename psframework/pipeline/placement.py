@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from psframework.errors import ArgumentError, RendezvousTimeout
@@ -69,22 +70,40 @@ def stage_services(cluster: Cluster) -> list[str]:
     return sorted(found, key=natural)
 
 
-async def replacement(
-    cluster: Cluster, name: str, gone: Collection[Life], busy: Collection[str], deadline: Deadline
-) -> Member | None:
-    """A service that takes the place of one that is gone; waits for it. None: none came in time.
+@dataclass(frozen=True)
+class Vacancy:
+    """A place in a pipe that a service is wanted for.
 
     Args:
-        cluster: whose members they are.
-        name: of the service that is gone: a new life of it goes before a spare.
-        gone: lives that are over, though the cluster may not have noticed yet.
+        name: of the service that was there: a new life of it goes before a spare.
         busy: names of those that have a place in the pipe.
-        deadline: to wait until.
+        lost: lives that could not be reached. They are over, and the cluster has not noticed yet; or they were
+            stalled, and answer again. So they are taken when there is nobody else.
+        tried: lives that were asked in vain.
     """
+
+    name: str
+    busy: Collection[str] = ()
+    lost: Collection[Life] = ()
+    tried: Collection[Life] = ()
+
+    def fits(self, member: Member) -> bool:
+        """Whether a member can take it."""
+        able = member.role == ROLE or member.name == self.name
+        stalled = member.state is MemberState.STALLED
+        return able and not stalled and member.name not in self.busy and life(member) not in self.tried
+
+    def rank(self, member: Member) -> Any:
+        """Sorts those that can: the first is to be taken."""
+        return life(member) in self.lost, member.name != self.name, natural(member.name)
+
+
+async def replacement(cluster: Cluster, vacancy: Vacancy, deadline: Deadline) -> Member | None:
+    """A service that takes the place of one that is gone; waits for it. None: none came in time."""
     while True:
-        able = [each for each in cluster.members() if _is_able(each, name, gone, busy)]
+        able = [each for each in cluster.members() if vacancy.fits(each)]
         if able:
-            return min(able, key=lambda each: (each.name != name, natural(each.name)))
+            return min(able, key=vacancy.rank)
         if deadline.expired:
             return None
         await asyncio.sleep(min(_LOOK_SECONDS, deadline.remaining()))
@@ -93,12 +112,6 @@ async def replacement(
 def life(member: Member) -> Life:
     """Which life of which service a member is."""
     return member.name, member.incarnation
-
-
-def _is_able(member: Member, name: str, gone: Collection[Life], busy: Collection[str]) -> bool:
-    fits = member.role == ROLE or member.name == name
-    stalled = member.state is MemberState.STALLED
-    return fits and not stalled and member.name not in busy and life(member) not in gone
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from psframework.errors import ContextClosed, DeadlineExceeded, NotRegistered, PeerLost, PsfError
-from psframework.pipeline.placement import Cluster, Life, life, replacement
+from psframework.pipeline.placement import Cluster, Life, Vacancy, life, replacement
 from psframework.pipeline.plan import PipePlan, StagePlan, Standing
 from psframework.pipeline.servicer import PLACE, Source
 from psframework.rpc.deadline import Deadline
@@ -138,8 +138,9 @@ class Ranks:
             PeerLost: no service came in time, naming the stage; or nobody has the state (any more); or one
                 more is gone.
         """
+        lost = {self._lives[seat] for seat in self.lost}
         for seat in sorted(self.lost):
-            await self._replace(seat, commit, run, deadline)
+            await self._replace(seat, lost, Source("", commit, run), deadline)
 
     async def close(self) -> None:
         """Frees all stages; none can be called or placed any more."""
@@ -150,15 +151,15 @@ class Ranks:
         for host in hosts.values():
             host.close()
 
-    async def _replace(self, seat: Seat, commit: int, run: int, deadline: Deadline) -> None:
+    async def _replace(self, seat: Seat, lost: set[Life], source: Source, deadline: Deadline) -> None:
         gone, name = self.words(seat), self.name_of(seat)
-        source = self._source(seat)
-        if source is None:
+        keeper = self._keeper(seat)
+        if keeper is None:
             raise _nobody_has(gone)
-        lives = {self._lives[lost] for lost in self.lost}
+        tried: set[Life] = set()
         busy = {self.name_of(other) for other in self.seats if other not in self.lost}
         while True:
-            found = await replacement(self._cluster, name, lives, busy, deadline)
+            found = await replacement(self._cluster, Vacancy(name, busy, lost, tried), deadline)
             if found is None:
                 raise PeerLost(
                     f"{gone} is lost, and no other stage service came in time: start one with `psf serve "
@@ -168,13 +169,13 @@ class Ranks:
                 )
             plan = _with(self.plan, seat, found.name)
             try:
-                await self._place(seat, plan, Source(source, commit, run), deadline)
+                await self._place(seat, plan, replace(source, service=keeper), deadline)
             except NotRegistered as error:  # that keeper is a newcomer itself
                 raise _nobody_has(gone) from error
             except PeerLost as error:
                 if error.peer != found.name:
                     raise
-                lives.add(life(found))  # it went too: another one
+                tried.add(life(found))  # it went too: another one
             else:
                 self.plan = plan  # not before: who was found is free again if this is given up
                 self.lost.discard(seat)
@@ -203,7 +204,7 @@ class Ranks:
         if self._closed:
             raise ContextClosed("this pipeline is closed")
 
-    def _source(self, seat: Seat) -> str | None:
+    def _keeper(self, seat: Seat) -> str | None:
         """Who has the state of a seat."""
         twins = [other for other in self.seats if other.rank == seat.rank and other not in self.lost]
         if twins:

@@ -238,9 +238,11 @@ async def test_going_back_twice_to_the_same_commit() -> None:
     rank = host()
     await trained(rank, 1)
     after: list[np.ndarray] = []
+    await trained(rank, 2, step=1, complete=1)
     for attempt in range(3):
         await rank.abort(10 * attempt + 3, "given up")
         await rank.go_back(plan(), 1)
+        assert tuple((await rank.standing()).commits) == (1,)
         feed(rank, 10 * attempt + 4, 4)
         await rank.run(order(10 * attempt + 4, step=1, commit=False))
         after.append(await weights(rank))

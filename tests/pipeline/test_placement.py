@@ -7,7 +7,7 @@ import pytest
 
 from psframework.errors import ArgumentError, RendezvousTimeout
 from psframework.membership.view import Member, MemberState
-from psframework.pipeline.placement import ROLE, choose, life, natural, replacement, stage_services
+from psframework.pipeline.placement import ROLE, Vacancy, choose, life, natural, replacement, stage_services
 from psframework.rpc.deadline import Deadline
 
 
@@ -61,8 +61,11 @@ def test_a_pipe_begins_where_its_user_says() -> None:
             choose(there, 2, on)
 
 
-async def found(there: Any, gone: list[Member], busy: list[str], name: str = "stage-1") -> str | None:
-    member = await replacement(there, name, {life(each) for each in gone}, busy, soon())
+async def found(
+    there: Any, lost: list[Member], busy: list[str], name: str = "stage-1", tried: Any = ()
+) -> str | None:
+    vacancy = Vacancy(name, busy, {life(each) for each in lost}, {life(each) for each in tried})
+    member = await replacement(there, vacancy, soon())
     return None if member is None else f"{member.name} {member.incarnation}"
 
 
@@ -75,17 +78,25 @@ async def test_a_new_life_of_the_same_name_goes_before_a_spare() -> None:
 
 
 async def test_who_is_not_taken() -> None:
-    """Who is in the pipe, who is gone though it is listed still, who does not answer, who holds no stages."""
+    """Who is in the pipe, was asked in vain, does not answer, or holds no stages."""
     old, other = stage(1, 1), stage(3, 1)
     there = directory(
         stage(0), old, other, stage(4, stalled=True), Member("worker-0", "worker"), stage(5, stalled=True)
     )
-    assert await found(there, [old, other], ["stage-0"]) is None
+    assert await found(there, [old], ["stage-0"], tried=[old, other]) is None
     there.there.append(stage(3, 2))
-    assert await found(there, [old, other], ["stage-0"]) == "stage-3 2"
-    assert await found(there, [old, other], ["stage-0", "stage-3"]) is None
+    assert await found(there, [old], ["stage-0"], tried=[old, other]) == "stage-3 2"
+    assert await found(there, [old], ["stage-0", "stage-3"], tried=[old, other]) is None
     there.there.append(stage(1, 2, stalled=True))
-    assert await found(there, [old, other], ["stage-0", "stage-3"]) is None
+    assert await found(there, [old], ["stage-0", "stage-3"], tried=[old, other]) is None
+
+
+async def test_who_was_lost_but_is_listed_is_the_last_choice() -> None:
+    """It may be dead already; or it was stalled, and answers again."""
+    lost = [stage(1), stage(2)]
+    assert await found(directory(stage(1), stage(2), stage(9)), lost, []) == "stage-9 1"
+    assert await found(directory(stage(2), stage(1)), lost, []) == "stage-1 1"
+    assert await found(directory(stage(2), stage(1)), lost, [], tried=[stage(1)]) == "stage-2 1"
 
 
 async def test_a_service_of_another_kind_that_its_user_chose_may_come_back() -> None:
@@ -98,7 +109,7 @@ async def test_a_service_of_another_kind_that_its_user_chose_may_come_back() -> 
 
 async def test_it_waits_for_one_that_appears() -> None:
     there = directory(stage(0))
-    task = asyncio.create_task(replacement(there, "stage-1", {("stage-1", 1)}, ["stage-0"], soon(20)))
+    task = asyncio.create_task(replacement(there, Vacancy("stage-1", ["stage-0"]), soon(20)))
     await asyncio.sleep(0.01)
     assert not task.done()
     there.there.append(stage(7))
@@ -108,7 +119,7 @@ async def test_it_waits_for_one_that_appears() -> None:
 
 async def test_it_waits_for_one_that_is_stalled_to_answer_again() -> None:
     there = directory(stage(7, stalled=True))
-    task = asyncio.create_task(replacement(there, "stage-1", (), (), soon(20)))
+    task = asyncio.create_task(replacement(there, Vacancy("stage-1"), soon(20)))
     await asyncio.sleep(0.01)
     assert not task.done()
     there.there[:] = [stage(7)]
@@ -118,8 +129,8 @@ async def test_it_waits_for_one_that_is_stalled_to_answer_again() -> None:
 
 async def test_a_wait_ends_with_its_deadline_or_when_it_is_cancelled() -> None:
     there = directory()
-    assert await asyncio.wait_for(replacement(there, "stage-1", (), (), soon(0.1)), 10) is None
-    task = asyncio.create_task(replacement(there, "stage-1", (), (), soon(60)))
+    assert await asyncio.wait_for(replacement(there, Vacancy("stage-1"), soon(0.1)), 10) is None
+    task = asyncio.create_task(replacement(there, Vacancy("stage-1"), soon(60)))
     await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.wait([task], timeout=10)

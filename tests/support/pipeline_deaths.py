@@ -168,6 +168,8 @@ class Town:
     async def _run(self, life: Life, function: Any, args: Any, answers: bool) -> Any:
         if life.dead:
             raise self._lost(life)
+        if life.state is MemberState.STALLED:
+            raise PeerLost(f"{life.name} is stalled", peer=life.name, reason="stalled")
         if life.stuck:
             await asyncio.get_running_loop().create_future()
         token = current.set(life)
