@@ -85,17 +85,20 @@ def test_the_peak_counts_micro_batches_that_keep_something() -> None:
         stage.backward(2, np.ones(shape), {})
 
 
-def test_dropout_is_decided_by_step_and_micro_batch_alone() -> None:
+def test_dropout_is_decided_by_step_batch_and_micro_batch_alone() -> None:
     stage = LocalStage(Dropped(), StageOptions(1, seed=5))
     x = data(6)[0]
 
-    def drawn(step: int, number: int) -> list[Any]:
-        return stage.forward(Task(step, number, x)).outputs.tolist()  # type: ignore[no-any-return]
+    def drawn(step: int, number: int, earlier: int = 0) -> list[Any]:
+        result = stage.forward(Task(step, number, x, earlier=earlier))
+        return result.outputs.tolist()  # type: ignore[no-any-return]
 
     first = drawn(3, 1)
     assert drawn(3, 2) != first
     assert drawn(4, 1) != first
+    assert drawn(3, 1, 1) != first
     assert drawn(3, 1) == first
+    assert drawn(3, 1, 1) == drawn(3, 1, 1)
 
 
 def test_prediction_is_in_evaluation_mode_and_keeps_nothing() -> None:
@@ -178,6 +181,12 @@ def test_sixteen_bits_inside_and_float32_in_the_loss(dtype: str) -> None:
     assert found.dtype == kind
     assert {each.dtype for each in gradients(stage)} == {np.dtype(np.float32)}
     assert {each.dtype for each in stage.module.parameters()} == {kind}
+
+
+def test_prediction_has_the_dtypes_of_training() -> None:
+    stage = LocalStage(Across(), StageOptions(1, dtype=np.dtype(np.float32)))
+    given = task(skips={"lower": np.ones((6, WIDTH))})
+    assert stage.predict(given).outputs.dtype == stage.forward(given).outputs.dtype == np.float32
 
 
 def test_a_loss_must_be_one_number() -> None:
