@@ -133,6 +133,15 @@ class Pipeline:
         """
         return timeline.bubble(self._step().spans)
 
+    @property
+    def spans(self) -> Sequence[timeline.Span]:
+        """What each service did when in the newest step, in seconds of the driver's clock.
+
+        Raises:
+            ArgumentError: there was no step.
+        """
+        return self._step().spans
+
     def timeline(self, path: str | PathLike[str] | None = None) -> Drawing:
         """A picture of the newest step as it ran: a lane for each service, and when it was idle.
 
