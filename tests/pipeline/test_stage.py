@@ -8,10 +8,21 @@ import pytest
 
 import psframework as psf
 import psframework.nn.functional as F
-from psframework import nn, optim
+from psframework import backend, nn, optim
 from psframework.errors import ArgumentError
 from psframework.pipeline.stage import LocalStage, StageOptions, Task
-from tests.support.pipeline_models import WIDTH, Across, Dropped, Head, Hidden, Middle, Normed, data
+from psframework.testing.strict_device import strict_devices
+from tests.support.pipeline_models import (
+    CLASSES,
+    WIDTH,
+    Across,
+    Dropped,
+    Head,
+    Hidden,
+    Middle,
+    Normed,
+    data,
+)
 
 
 class Watched(nn.Module):
@@ -211,3 +222,35 @@ def test_going_back_drops_what_a_step_has_begun() -> None:
     stage.restore(snapshot)
     assert not stage._kept
     np.testing.assert_array_equal(step(), once)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("precision", [None, "float16", "bfloat16"])
+def test_what_is_on_a_device_stays_there(precision: str | None, recompute: bool, halves: bool) -> None:
+    """The device refuses to be converted silently."""
+    with strict_devices("gpu-0") as (gpu,):
+        dtype = None if precision is None else backend.dtype_from_name(precision)
+        options = StageOptions(1, recompute=recompute, dtype=dtype)
+        module = nn.Sequential(nn.Linear(WIDTH, CLASSES), nn.BatchNorm1d(CLASSES), nn.Dropout(0.5))
+        rule = optim.Adam(lr=1e-2).rule
+        stage = LocalStage(module.to("gpu-0"), options, rule, F.cross_entropy)
+        before = stage.module.state_dict()
+        for number in range(2):
+            x, y = map(gpu.to_device, data(6, number))
+            result = stage.forward(Task(0, number, x.astype(np.float32), y, weight=0.5))
+            assert isinstance(result.loss, float)
+            if halves:
+                result = stage.backward_input(number, None, {})
+                stage.backward_weight(number)
+            else:
+                result = stage.backward(number, None, {})
+            assert type(result.outputs) is gpu.ndarray
+        assert np.isfinite(stage.learning.power())
+        snapshot = stage.snapshot()
+        stage.update(0.5)
+        after = stage.module.state_dict()
+        assert bool((before["0.weight"] != after["0.weight"]).any())
+        stage.restore(snapshot)
+        assert bool((before["0.weight"] == stage.module.state_dict()["0.weight"]).all())
+        assert type(stage.predict(Task(0, 2, x.astype(np.float32))).outputs) is gpu.ndarray
