@@ -105,6 +105,8 @@ class Pipeline:
     async def load_state_dict(self, state: Mapping[str, Any], timeout: float | None = None) -> None:
         """Gives all stages the values of a state, as `state_dict` gives it; optimizers go on.
 
+        Gradients of steps without update are forgotten.
+
         Raises:
             ModelMismatch: names or shapes differ.
             ArgumentError: a stage has its parameters on a parameter server.
