@@ -92,7 +92,7 @@ class KeeperServicer(ModelServiceServicer):
             check_name(request.job, "job")
             if not coordinator.has_job(request.job):  # it would never end, and the model with it
                 raise PermissionDenied(
-                    f"{member.name!r} can't register a model in job {request.job!r}: it has no members (any more)"
+                    f"{member.name!r} can't register a model in job {request.job!r}: it has no members"
                 )
 
     def _check_writer(self, table: str, writer: int, context: Context) -> None:
