@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from psframework import backend
 from psframework.autograd.engine import Gradient, Seed, backward
 from psframework.autograd.sparse import SparseRows
@@ -59,7 +61,7 @@ def added(total: Gradient, gradient: Gradient) -> Gradient:
     if isinstance(total, SparseRows):
         both = total + gradient
         return both.coalesce() if isinstance(both, SparseRows) else both
-    if not total.flags.writeable:
+    if isinstance(total, np.ndarray) and not total.flags.writeable:  # devices have no such arrays
         return backend.as_array(gradient + total)
     _add_into(total, gradient)
     return total

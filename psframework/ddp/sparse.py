@@ -9,7 +9,7 @@ import numpy as np
 
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
-from psframework.backend import Array, asnumpy, widen, xp
+from psframework.backend import Array, asnumpy, is_narrow, widen, xp
 from psframework.collective.ops import ReduceOp
 from psframework.ddp.bucket import Ranks
 from psframework.errors import ArgumentError
@@ -40,6 +40,8 @@ async def average_sparse(
     parameters: Sequence[Tensor],
     group: Ranks,
     scale: float = 1.0,
+    *,
+    wide: bool = False,
 ) -> list[SparseRows | Array | None]:
     """The average over all ranks of the gradients of some parameters; the same bits on all ranks.
 
@@ -51,6 +53,7 @@ async def average_sparse(
         parameters: whose they are, the same on all ranks.
         group: the ranks.
         scale: what the averages are multiplied by.
+        wide: whether those of 16-bit parameters are float32.
 
     Returns:
         SparseRows; an array where a rank has one, as for a table that is also used by a dense layer; None
@@ -63,9 +66,9 @@ async def average_sparse(
         if max(column) == _NONE and min(column) == _NONE:
             averages.append(None)
         elif _DENSE in column:
-            averages.append(await _dense(gradient, parameter, group, scale))
+            averages.append(await _dense(gradient, _zero(parameter, wide), group, scale))
         else:
-            averages.append(await _rows(gradient, parameter, group, scale, column))
+            averages.append(await _rows(gradient, _zero(parameter, wide), group, scale, column))
     return averages
 
 
@@ -75,9 +78,16 @@ def _count(gradient: SparseRows | Array | None) -> int:
     return len(gradient.rows) if isinstance(gradient, SparseRows) else _DENSE
 
 
-async def _dense(gradient: Any, parameter: Tensor, group: Ranks, scale: float) -> Array:
+def _zero(parameter: Tensor, wide: bool) -> Array:
+    """Zeros like its gradient, which take no memory."""
+    dtype = np.dtype(np.float32) if wide and is_narrow(parameter.dtype) else parameter.dtype
+    namespace = xp(parameter.data)
+    return namespace.broadcast_to(namespace.zeros((), dtype), parameter.shape)  # type: ignore[no-any-return]
+
+
+async def _dense(gradient: Any, zero: Array, group: Ranks, scale: float) -> Array:
     if gradient is None:
-        array: Array = xp(parameter.data).zeros(parameter.shape, parameter.dtype)
+        array: Array = zero.copy()
     else:
         array = gradient.to_dense() if isinstance(gradient, SparseRows) else gradient
     await group.all_reduce(array, ReduceOp.AVG)
@@ -86,16 +96,14 @@ async def _dense(gradient: Any, parameter: Tensor, group: Ranks, scale: float) -
     return array
 
 
-async def _rows(
-    gradient: Any, parameter: Tensor, group: Ranks, scale: float, counts: Sequence[int]
-) -> SparseRows:
+async def _rows(gradient: Any, zero: Array, group: Ranks, scale: float, counts: Sequence[int]) -> SparseRows:
     """Of ranks that have rows, or nothing."""
-    namespace, most = xp(parameter.data), max(*counts, 0)
+    namespace, most = xp(zero), max(*counts, 0)
     rows = namespace.zeros(most, np.int64)
-    values = namespace.zeros((most, *parameter.shape[1:]), parameter.dtype)
+    values = namespace.zeros((most, *zero.shape[1:]), zero.dtype)
     if gradient is not None:
-        if gradient.shape != parameter.shape:
-            raise ArgumentError(f"gradient of shape {gradient.shape} for a parameter of {parameter.shape}")
+        if gradient.shape != zero.shape:
+            raise ArgumentError(f"gradient of shape {gradient.shape} for a parameter of {zero.shape}")
         rows[: len(gradient.rows)] = gradient.rows
         values[: len(gradient.rows)] = gradient.values
     if most:
@@ -104,6 +112,6 @@ async def _rows(
         here = [(rank, max(count, 0)) for rank, count in enumerate(counts)]
         rows = namespace.concatenate([rows[rank, :count] for rank, count in here])
         values = namespace.concatenate([values[rank, :count] for rank, count in here])
-    total = SparseRows(rows, widen(values), parameter.shape).coalesce()
+    total = SparseRows(rows, widen(values), zero.shape).coalesce()
     averages = total.values * (scale / group.size) if scale != 1 else total.values / group.size
-    return SparseRows(total.rows, averages.astype(parameter.dtype, copy=False), parameter.shape, True)
+    return SparseRows(total.rows, averages.astype(zero.dtype, copy=False), zero.shape, True)

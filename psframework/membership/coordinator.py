@@ -98,6 +98,10 @@ class Coordinator:
         """
         self._job_hooks.append(hook)
 
+    def has_job(self, job: str) -> bool:
+        """Whether a job has members, or had one within the last lease."""
+        return job in self._jobs
+
     def submit(self, change: Change) -> asyncio.Future[None]:
         """Stores and publishes a decided change, after all those submitted before."""
         return self._journal.submit(change)

@@ -7,6 +7,7 @@ from typing import cast
 import grpc
 
 from psframework.errors import PermissionDenied
+from psframework.membership.names import check_name
 from psframework.parameter_server.keeper import Admitted, Application, Keeper
 from psframework.parameter_server.messages import (
     model_info,
@@ -75,17 +76,23 @@ class KeeperServicer(ModelServiceServicer):
         return pb.ListModelsReply(term=self._keeper.term, models=models)
 
     def _check_applicant(self, request: pb.RegisterRequest, context: Context) -> None:
-        """A member registers itself, in its own job; a service, in that of whoever it works for.
+        """A member registers itself, in its own job; a service, in the job of whoever it works for.
 
         Foreign clients have no incarnation to go by.
         """
         _check_holder(request.member, context)
         if request.incarnation:
-            member = self._keeper.coordinator.registry.check_live(request.incarnation)
+            coordinator = self._keeper.coordinator
+            member = coordinator.registry.check_live(request.incarnation)
             if member.name != request.member or member.job not in ("", request.job):
                 raise PermissionDenied(
                     f"incarnation {member.incarnation} is {member.name!r} of job {member.job!r}, "
                     f"not {request.member!r} of {request.job!r}"
+                )
+            check_name(request.job, "job")
+            if not coordinator.has_job(request.job):  # it would never end, and the model with it
+                raise PermissionDenied(
+                    f"{member.name!r} can't register a model in job {request.job!r}: it has no members"
                 )
 
     def _check_writer(self, table: str, writer: int, context: Context) -> None:

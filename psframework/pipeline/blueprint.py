@@ -148,6 +148,11 @@ def _check(listed: Sequence[Stage], options: PipelineOptions) -> None:
         raise ArgumentError(
             f"optimizer must be one of optim, such as optim.SGD(lr=0.1), not {options.optimizer!r}"
         )
+    if options.optimizer is not None and len(options.optimizer.param_groups) > 1:
+        raise ArgumentError(
+            "optimizer has several groups of parameters, and a pipeline has one rule for all: describe that, "
+            "such as optim.SGD(lr=0.1)"
+        )
     if options.precision not in (None, *PRECISIONS):
         raise ArgumentError(f"precision={options.precision!r} is none of {', '.join(PRECISIONS)}")
     if options.max_norm is not None and not 0 <= options.max_norm < np.inf:
@@ -187,9 +192,16 @@ def _ties(listed: Sequence[Stage], naming: Naming, options: PipelineOptions) -> 
 
 def _check_servers(listed: Sequence[Stage], ties: Sequence[Tie], options: PipelineOptions) -> None:
     """What does not go together with parameters on a parameter server."""
+    names: dict[str, int] = {}
     for number, stage in enumerate(listed):
         if not stage.parameter_server:
             continue
+        first = names.setdefault(stage.parameter_server, number)
+        if first != number:
+            raise ArgumentError(
+                f"stages {first} and {number} both have their parameters on a parameter server as "
+                f"{stage.parameter_server!r}, where they would be one: give each stage its own name"
+            )
         tied = any(number == index for tie in ties for index, _ in tie)
         if options.optimizer is None or options.commit_every != 1:
             raise ArgumentError(

@@ -105,6 +105,8 @@ class Pipeline:
     async def load_state_dict(self, state: Mapping[str, Any], timeout: float | None = None) -> None:
         """Gives all stages the values of a state, as `state_dict` gives it; optimizers go on.
 
+        Gradients of steps without update are forgotten.
+
         Raises:
             ModelMismatch: names or shapes differ.
             ArgumentError: a stage has its parameters on a parameter server.
@@ -132,6 +134,15 @@ class Pipeline:
             ArgumentError: there was no step.
         """
         return timeline.bubble(self._step().spans)
+
+    @property
+    def spans(self) -> Sequence[timeline.Span]:
+        """What each service did when in the newest step, in seconds of the driver's clock.
+
+        Raises:
+            ArgumentError: there was no step.
+        """
+        return self._step().spans
 
     def timeline(self, path: str | PathLike[str] | None = None) -> Drawing:
         """A picture of the newest step as it ran: a lane for each service, and when it was idle.

@@ -28,6 +28,7 @@ from psframework.pipeline.states import States
 from psframework.pipeline.training import Training
 from psframework.pipeline.trees import Tree
 from psframework.pipeline.turns import Turns
+from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
 
 
@@ -115,6 +116,8 @@ class Driver:
         training, recovery = self._training, self._recovery
         async with self._turns.alone(deadline):
             done = training.history.place(batch, update)
+            if not training.history.commits(done):  # a later step may do it again
+                done = replace(done, batch=await compute(batch.copied))
             try:
                 reports = await recovery.repeatedly(lambda: training.train(done, deadline), deadline)
                 training.history.add(done, self._runs.number)

@@ -21,6 +21,7 @@ ATTACH: Final = "psframework.pipeline.attach"
 
 _named: Final[weakref.WeakValueDictionary[tuple[str, str, str], DriverHost]] = weakref.WeakValueDictionary()
 """(member, job, name) -> the pipe that clients find by its name."""
+_closing: Final[set[asyncio.Task[None]]] = set()
 
 
 @remote(name="psframework.pipeline.DriverHost")
@@ -111,5 +112,11 @@ def _key(name: str) -> tuple[str, str, str]:
 
 def _close_soon(loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
     """Nobody refers to a driver any more; called in any thread."""
+
+    def close() -> None:
+        task = loop.create_task(driver.close(), context=nobodys())
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+
     if not loop.is_closed():
-        loop.call_soon_threadsafe(lambda: loop.create_task(driver.close(), context=nobodys()))
+        loop.call_soon_threadsafe(close)

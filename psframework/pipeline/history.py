@@ -18,12 +18,14 @@ class Done:
         update: whether the parameters were updated then, or its gradients are added to those of the next.
         step: updates that were made before it.
         fresh: whether no gradients were there before it.
+        earlier: batches whose gradients were there.
     """
 
     batch: MicroBatches
     update: bool = True
     step: int = 0
     fresh: bool = True
+    earlier: int = 0
 
 
 class History:
@@ -54,8 +56,9 @@ class History:
 
     def place(self, batch: MicroBatches, update: bool) -> Done:
         """A batch as the next one."""
-        fresh = not self._since or self._since[-1].update
-        return Done(batch, update, self.steps, fresh)
+        before = self._since[-1] if self._since else Done(batch)
+        earlier = 0 if before.update else before.earlier + 1
+        return Done(batch, update, self.steps, not earlier, earlier)
 
     def commits(self, done: Done) -> bool:
         """Whether a commit is due after this one."""

@@ -34,6 +34,11 @@ class MicroBatches:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def copied(self) -> MicroBatches:
+        """The same in memory of their own."""
+        inputs, targets = mapped(_copied, (self.inputs, self.targets))
+        return MicroBatches(inputs, targets, self.sizes)
+
     @property
     def weights(self) -> list[float]:
         """Share of each in the batch: mean losses weighted so add up to that of the whole batch."""
@@ -155,6 +160,10 @@ def _walk(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
         raise ArgumentError(
             f"{path} is a {type(tree).__name__}: pass arrays, numbers, None, or tuples, lists, dicts of them"
         )
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if is_array(leaf) else leaf
 
 
 def _has_rows(leaf: Any) -> bool:

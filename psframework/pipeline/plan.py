@@ -131,6 +131,7 @@ class Order:
         over: this run and all before it have ended.
         train: whether there is a backward.
         targets: whether a loss is wanted.
+        earlier: runs before it whose gradients it adds to; decides what dropout drops, as `step` does.
     """
 
     run: int
@@ -144,6 +145,7 @@ class Order:
     over: int = 0
     train: bool = True
     targets: bool = True
+    earlier: int = 0
 
 
 @register_type(name="psframework.pipeline.Report")

@@ -10,6 +10,7 @@ import numpy as np
 from psframework import backend
 from psframework.backend import Array, DType
 from psframework.collective.group import ProcessGroup
+from psframework.ddp.sparse import average_sparse, sparse_names
 from psframework.nn.parameter import Parameter
 from psframework.pipeline.learning import dense
 from psframework.pipeline.plan import PipePlan
@@ -60,10 +61,16 @@ class Replicas:
             )
         group = self._group
         parameters = [each for stage in stages.values() for each in stage.learning.parameters.values()]
-        for some in _by_dtype(parameters).values():
+        tables = [each for stage in stages.values() for each in _tables(stage)]
+        rest = [each for each in parameters if each not in set(tables)]
+        for some in _by_dtype(rest).values():
             flat = await compute(_packed, some)
             await group.all_reduce(flat, timeout=0)
             await compute(_unpack, flat, some)
+        gradients = [table.grad for table in tables]
+        sums = await average_sparse(gradients, tables, group, scale=count, wide=True)
+        for table, total in zip(tables, sums):
+            table.grad = total
         for stage in stages.values():
             for buffer in stage.module.buffers():
                 await group.broadcast(buffer, 0, timeout=0)
@@ -73,6 +80,12 @@ class Replicas:
         group, self._group = self._group, None
         if group is not None:
             await group.close()
+
+
+def _tables(stage: LocalStage) -> list[Parameter]:
+    """Parameters whose gradients are rows, and stay so: their optimizer leaves the other rows alone."""
+    sparse = {stage.module.get_parameter(name) for name in sparse_names(stage.module)}
+    return [each for each in stage.learning.parameters.values() if each in sparse]
 
 
 def _by_dtype(parameters: Iterable[Parameter]) -> dict[DType, list[Parameter]]:

@@ -133,7 +133,7 @@ class Runner:
         targets = await self._take(action, "T") if last and order.targets else None
         skips = {name: await self._take(action, f"S:{name}") for name in self._plans[index].pops}
         weight = order.weights[number] if order.weights else 1.0
-        task = Task(order.step, number, inputs, targets, skips, weight)
+        task = Task(order.step, number, inputs, targets, skips, weight, order.earlier)
         run = stage.forward if order.train else stage.predict
         result: Result = await self._compute(action, run, task)
         for name, array in result.skips.items():

@@ -52,8 +52,8 @@ class PipelineOptions:
         balance: how an nn.Sequential is cut: what `psf.pipeline.balance` found, or how many layers each stage
             has; None: by the bytes of its parameters.
         ties: parameters of several stages that are one, by their names in the state of the pipeline:
-            [("0.embedding.weight", "2.head.weight")]. The first one's values count. A Parameter object that
-            is in several stages is found without being named.
+            [("0.embedding.weight", "2.head.weight")]. The values of that in the first stage count. A
+            Parameter object that is in several stages is found without being named.
         precision: "bfloat16" or "float16": what the stages compute in. The loss is computed, gradients are
             summed and parameters are updated in float32; with "float16" the loss is scaled, and a step whose
             gradients overflow leaves all parameters as they are. None: as the modules are.

@@ -36,7 +36,7 @@ class StageOptions:
 
     Args:
         index: its place in the model.
-        seed: decides what dropout drops, with the step and the micro-batch.
+        seed: decides what dropout drops, with the step, the batch in it and the micro-batch.
         recompute: keep a micro-batch's inputs only, and run the forward again in backward.
         needs_input_gradient: whether a stage before this one waits for a gradient.
         dtype: that the module computes in, and has its parameters in; None: as they are.
@@ -62,6 +62,7 @@ class Task:
         targets: for the last stage, which computes the loss.
         skips: arrays that earlier stages stashed for this one.
         weight: of its loss in that of the whole batch, times the scale of the loss.
+        earlier: batches before its own in this step, whose gradients are added up.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Task:
     targets: Tree = None
     skips: Mapping[str, Array] = field(default_factory=dict)
     weight: float = 1.0
+    earlier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class LocalStage:
         try:
             with no_grad():
                 entered = mapped(self._constant, task.inputs)
-                popped = {name: Tensor(array) for name, array in task.skips.items()}
+                popped = {name: self._constant(array) for name, array in task.skips.items()}
                 outputs, stashed = self._run(task, entered, popped)
                 wanted = self._loss is not None and task.targets is not None
                 loss = self._loss_of(outputs, task.targets).data.item() if wanted else None
@@ -212,6 +214,7 @@ class LocalStage:
 
     def _run(self, task: Task, entered: Tree, popped: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
         key = [self.options.seed, self.options.index, task.step, task.microbatch]
+        key += [task.earlier] if task.earlier else []
 
         def run(given: Tree, popped: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
             with drawing_from(np.random.default_rng(key)), carrying(popped) as stashed:

@@ -40,6 +40,7 @@ class Training:
             len(batch),
             tuple(weight * scaling.scale(done.step) for weight in batch.weights),
             fresh=done.fresh,
+            earlier=done.earlier,
             update="" if not done.update else "held" if scaling.needed else "now",
             commit=self.history.commits(done),
             complete=self.history.commit,

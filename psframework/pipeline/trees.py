@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from psframework.autograd.tensor import Tensor
+from psframework.nn.layers.container import Sequential
 
 Tree: TypeAlias = Any
 """An array, a Tensor, a number or None, or tuples, lists and dicts of them."""
@@ -44,7 +45,12 @@ def arrays_of(tree: Tree) -> Tree:
 
 
 def called(function: Callable[..., Any], given: Tree) -> Any:
-    """Calls a stage with what the one before gave: a tuple as arguments, a dict as arguments with names."""
+    """Calls a stage with what the one before gave: a tuple as arguments, a dict as arguments with names.
+
+    An `nn.Sequential` takes one argument, whatever that is, as each of its layers does.
+    """
+    if getattr(type(function), "forward", None) is Sequential.forward:
+        return function(given)
     if isinstance(given, tuple):
         return function(*given)
     if isinstance(given, dict):

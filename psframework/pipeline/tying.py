@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psframework.backend import Array
-from psframework.pipeline.learning import dense
+from psframework.autograd.accumulate import added
+from psframework.optim.optimizer import Gradient
 from psframework.pipeline.plan import Key, PipePlan, Tie
 from psframework.pipeline.runner import Runner
 from psframework.pipeline.stage import LocalStage
@@ -43,9 +43,8 @@ class Tying:
     def _tell(self, runner: Runner, number: int, tie: Tie, place: int) -> None:
         stage, name = tie[place]
         gradient = self._stages[stage].learning.parameters[name].grad
-        array = None if gradient is None else dense(gradient)
         for service in _others(runner.plan, tie, stage):
-            runner.send(service, Key(runner.order.run, f"W:{number}", place, 0), array)
+            runner.send(service, Key(runner.order.run, f"W:{number}", place, 0), gradient)
 
     async def _sum(self, runner: Runner, number: int, tie: Tie, own: Sequence[int]) -> None:
         found: list[Any] = []
@@ -55,10 +54,10 @@ class Tying:
             else:
                 runner.now(f"waiting for the gradient of {name} of stage {stage}, a tied parameter")
                 found.append(await runner.take(Key(runner.order.run, f"W:{number}", place, 0)))
-        arrays = [dense(each) for each in found if each is not None]
+        gradients = [each for each in found if each is not None]
         parameters = [self._stages[tie[place][0]].learning.parameters[tie[place][1]] for place in own]
-        if arrays:
-            total = await compute(_total, arrays)
+        if gradients:
+            total = await compute(_total, gradients)
             for parameter in parameters:
                 parameter.grad = total
 
@@ -69,8 +68,9 @@ def _others(plan: PipePlan, tie: Tie, stage: int) -> list[str]:
     return [service for rank in ranks for service in plan.services[rank]]
 
 
-def _total(arrays: Sequence[Array]) -> Array:
-    total = arrays[0].copy()
-    for array in arrays[1:]:
-        total += array
+def _total(gradients: Sequence[Gradient]) -> Gradient:
+    """As one process adds them: rows stay rows, whose optimizer leaves the others alone."""
+    total = gradients[0].copy()
+    for gradient in gradients[1:]:
+        total = added(total, gradient)
     return total

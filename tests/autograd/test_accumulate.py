@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from psframework import backend
 from psframework.autograd.accumulate import added, backward_into_grad
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
+from psframework.testing.strict_device import strict_devices
 
 
 def test_gradients_add_up_in_grad() -> None:
@@ -13,6 +15,14 @@ def test_gradients_add_up_in_grad() -> None:
     for _ in range(3):
         backward_into_grad([(leaf * 2.0).sum()])
     assert leaf.grad.tolist() == [6.0, 6.0]
+
+
+def test_gradients_on_a_device_add_up_there() -> None:
+    with strict_devices("gpu-0") as (gpu,):
+        leaf = Tensor(gpu.to_device(np.array([1.0, 2.0])), requires_grad=True)
+        for _ in range(3):
+            backward_into_grad([(leaf * 2.0).sum()])
+        assert type(leaf.grad) is gpu.ndarray and backend.asnumpy(leaf.grad).tolist() == [6.0, 6.0]
 
 
 def test_a_buffer_is_overwritten_first_and_added_to_then() -> None:

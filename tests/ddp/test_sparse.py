@@ -107,3 +107,17 @@ def test_no_rows_anywhere() -> None:
     results = averaged(2, lambda rank: empty)
     same_on_all(results)
     assert [len(found.rows) for found in results[0]] == [0, 0, 0]
+
+
+def test_wide_averages_of_narrow_parameters() -> None:
+    async def rank(group: Any) -> Any:
+        rows = SparseRows(np.array([1]), np.full((1, 4), 70000.0, np.float32), (9, 4))
+        given = [rows, rows.to_dense() if group.rank == 0 else None]
+        tables = [psf.nn.Parameter(np.zeros((9, 4), np.float16)) for _ in given]
+        return await average_sparse(given, tables, group, group.size, wide=True)
+
+    results = asyncio.run(on_ranks(2, rank))
+    same_on_all(results)
+    rows, dense = results[0]
+    assert rows.dtype == dense.dtype == np.float32
+    assert (rows.to_dense()[1] == 140000).all() and (dense[1] == 70000).all()

@@ -30,11 +30,14 @@ async def test_hooks_hear_of_joins_and_departures_and_jobs() -> None:
         coordinator.on_join(lambda member: heard.append(member.name))
         coordinator.on_departure(lambda member, reason: heard.append((member.name, reason)))
         coordinator.on_job_end(heard.append)
+        assert not coordinator.has_job("j")
         first = await coordinator.join(JoinSpec("t", job="j", lease_s=0.5), soon())
         await coordinator.join(JoinSpec("t", job="j", lease_s=0.5), soon())
+        assert coordinator.has_job("j")
         await coordinator.leave(first.incarnation)
         await coordinator.leave(first.incarnation)
         await until(coordinator, lambda: "j" in heard)
+        assert not coordinator.has_job("j")
     assert heard == ["t-0", "t-1", ("t-0", Reason.LEFT), ("t-1", Reason.LEASE), "j"]
 
 

@@ -128,15 +128,17 @@ async def test_a_member_registers_itself_and_in_its_own_job():
 
 
 async def test_a_service_registers_in_the_job_of_whoever_it_works_for():
-    async with servers(1) as made:
+    async with servers(1) as made, made.trainer("theirs"):
         join = JoinRequest("pipeline-stage", "stage-0", "", (), 5.0)
         async with Membership.join([made.address], join, Security.plaintext()) as membership:
             mine = membership.member.incarnation
             async with grpc.aio.insecure_channel(made.address) as channel:
                 stub = ModelServiceStub(channel)
-                claim = {"job": "theirs", "member": "stage-0", "incarnation": mine}
+                claim = {"job": "default", "member": "stage-0", "incarnation": mine}
                 await stub.Register(register("net", "r", **claim), timeout=5)
-                assert made.keeper.models.find("theirs/net") is not None
+                assert made.keeper.models.find("default/net") is not None
+                with pytest.raises(grpc.aio.AioRpcError, match="in job 'ended': it has no members"):
+                    await stub.Register(register("net", "s", **claim | {"job": "ended"}), timeout=5)
                 with pytest.raises(grpc.aio.AioRpcError, match="is 'stage-0' of job ''"):
                     await stub.Register(register("net", "s", **claim | {"member": "other"}), timeout=5)
 

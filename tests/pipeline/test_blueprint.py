@@ -103,6 +103,9 @@ def test_replicas_of_each_rank() -> None:
         made([Stage(Hidden, replicas=0)])
 
 
+GROUPS = [{"params": [nn.Parameter(np.zeros(1))], "lr": lr} for lr in (0.1, 0.2)]
+
+
 @pytest.mark.parametrize(
     ("model", "stages", "options", "words"),
     [
@@ -121,6 +124,13 @@ def test_replicas_of_each_rank() -> None:
         ([Hidden, Head], None, {"schedule": "2f2b"}, "no schedule is named '2f2b'"),
         ([Hidden, Head], None, {"microbatches": 0}, "microbatches is 0"),
         ([Hidden, Head], None, {"optimizer": optim.SGD}, r"such as optim.SGD\(lr=0.1\)"),
+        ([Hidden, Head], None, {"optimizer": optim.SGD(GROUPS, lr=0.1)}, "a pipeline has one rule for all"),
+        (
+            [Stage(Hidden, parameter_server="a"), Stage(Hidden, parameter_server="a")],
+            None,
+            {"optimizer": optim.SGD(lr=0.1)},
+            "stages 0 and 1 both have their parameters on a parameter server as 'a'",
+        ),
         ([Hidden, Head], None, {"precision": "float8"}, "is none of bfloat16, float16"),
         ([Hidden, Head], None, {"max_norm": -1.0}, "max_norm must be at least 0"),
         ([Hidden, Head], None, {"max_norm": np.nan}, "max_norm must be at least 0"),

@@ -67,13 +67,14 @@ async def test_evaluation_changes_nothing(drivers: int) -> None:
 @pytest.mark.parametrize("drivers", [0, 1])
 async def test_the_newest_step_can_be_looked_at(drivers: int, tmp_path: Path) -> None:
     async with pipeline(chain(3), drivers=drivers, microbatches=8, **TRAINING) as pipe:
-        for look in (lambda: pipe.peak_activations, lambda: pipe.bubble, pipe.timeline):
+        for look in (lambda: pipe.peak_activations, lambda: pipe.bubble, lambda: pipe.spans, pipe.timeline):
             with pytest.raises(ArgumentError, match="no step of this pipeline has ended"):
                 look()
         await pipe.step(*data(16))
         await pipe.infer(data(4)[0])  # is no step
         assert pipe.peak_activations == {0: 3, 1: 2, 2: 1}
         assert 0 <= pipe.bubble < 1
+        assert {span.kind for span in pipe.spans} == {"F", "B", "U"} and len(pipe.spans) % 3 == 0
         drawing = pipe.timeline(tmp_path / "run.svg")
         assert (tmp_path / "run.svg").read_text() == drawing.svg == pipe.timeline().svg
         for text in ("stage-0", "stage-2", "forward, stage 0, micro-batch 7", "update, stage 2", "bubble: "):

@@ -10,7 +10,7 @@ import psframework.nn.functional as F
 from psframework import optim
 from psframework.errors import ContextClosed, RendezvousTimeout
 from psframework.pipeline.driver import Driver
-from tests.support.pipeline_models import Faulty, chain, data
+from tests.support.pipeline_models import WIDTH, Faulty, chain, data
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import pipeline
 
@@ -49,6 +49,36 @@ async def test_steps_that_are_asked_for_at_once_follow_each_other() -> None:
         losses = await asyncio.gather(*[pipe.step(*data(8, seed)) for seed in range(4)])
         assert losses == pytest.approx([oracle.step(*data(8, seed)) for seed in range(4)], abs=1e-12)
         assert (await pipe.statistics())["steps"] == 4
+
+
+@pytest.mark.parametrize(("commit_every", "updates"), [(3, [True, True]), (1, [False, False])])
+async def test_what_is_done_again_is_what_was_given_though_arrays_are_used_again(
+    commit_every: int, updates: list[bool]
+) -> None:
+    stages = [(Faulty, ()), *chain(2)]
+    async with pipeline(stages, commit_every=commit_every, **TRAINING) as pipe:
+        oracle = Oracle(modules(stages), F.cross_entropy, sgd)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        same = data(16)
+        for seed, update in enumerate(updates):
+            same[0][...], same[1][...] = np.abs(data(16, seed)[0]), data(16, seed)[1]
+            await pipe.step(*same, update=update)
+        same[0][...] = -1
+        with pytest.raises(ValueError, match="a negative number"):
+            await pipe.step(*same)
+        same[0][...] = 1
+        await pipe.step(*same)
+        sums: dict[Any, Any] = {}
+        for seed, update in enumerate([*updates, True]):
+            x = np.abs(data(16, seed)[0]) if seed < len(updates) else np.ones((16, WIDTH))
+            oracle.gradients(x, data(16, min(seed, len(updates) - 1))[1])
+            for each in oracle.whole.parameters():
+                sums[each] = sums.get(each, 0) + each.grad
+                each.grad = sums[each]
+            if update:
+                oracle.optimizer.step()
+                sums.clear()
+        assert oracle.difference(await pipe.state_dict()) < 1e-12
 
 
 async def test_requests_go_through_in_several_micro_batches() -> None:

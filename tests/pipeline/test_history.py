@@ -42,6 +42,7 @@ def test_what_is_done_again_is_what_was_done() -> None:
     assert [each.update for each in done] == updates
     assert [each.step for each in done] == [0, 0, 0, 1, 2]
     assert [each.fresh for each in done] == [True, False, False, True, True]
+    assert [each.earlier for each in done] == [0, 1, 2, 0, 0]
     assert history.steps == 2 and history.commit == 0
 
 

@@ -26,6 +26,14 @@ def batch(n: int) -> Any:
     }
 
 
+def test_a_copy_is_of_its_own() -> None:
+    x, y = {"x": np.zeros((4, 2)), "scale": 2.0}, np.zeros(4)
+    made = split(x, y, 2).copied()
+    x["x"][...] = y[...] = 1
+    assert [(part["x"].sum(), part["scale"]) for part in made.inputs] == [(0, 2)] * 2
+    assert [part.sum() for part in made.targets] == [0, 0] and made.sizes == [2, 2]
+
+
 @given(n=st.integers(1, 40), count=st.integers(1, 50))
 def test_parts_are_those_of_array_split(n: int, count: int) -> None:
     x, y = np.arange(n * 2).reshape(n, 2), np.arange(n) * 10

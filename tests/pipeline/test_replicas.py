@@ -8,7 +8,20 @@ import pytest
 import psframework.nn.functional as F
 from psframework import optim
 from psframework.pipeline.spec import Stage
-from tests.support.pipeline_models import CLASSES, WIDTH, Dropped, Faulty, Head, Hidden, Normed, Small, data
+from tests.support.pipeline_models import (
+    CLASSES,
+    WIDTH,
+    Dropped,
+    Faulty,
+    Head,
+    Hidden,
+    Normed,
+    Rows,
+    Scores,
+    Small,
+    data,
+    word_loss,
+)
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import pipeline
 
@@ -68,6 +81,18 @@ async def test_the_norm_counts_a_replicated_stage_once() -> None:
         assert optim.clip_grad_norm_(oracle.whole.parameters(), 0.01) > 0.01
         oracle.optimizer.step()
         assert oracle.difference(await pipe.state_dict()) < 1e-6
+
+
+async def test_gradients_that_are_rows_stay_so() -> None:
+    """Adam leaves rows alone that no replica has used, as in one process."""
+    stages = [Stage(Rows, replicas=3), Stage(Rows, replicas=2), Stage(Scores)]
+    async with pipeline(stages, loss=word_loss, optimizer=optim.Adam(lr=1e-2)) as pipe:
+        oracle = Oracle(modules(stages), word_loss, adam)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        for seed in range(3):
+            ids = np.random.default_rng(seed).integers(0, 20, (5, 3))
+            assert await pipe.step(ids, ids) == pytest.approx(oracle.step(ids, ids), abs=1e-12)
+        assert oracle.difference(await pipe.state_dict()) < 1e-12
 
 
 async def test_buffers_are_those_of_the_first() -> None:

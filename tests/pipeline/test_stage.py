@@ -8,10 +8,21 @@ import pytest
 
 import psframework as psf
 import psframework.nn.functional as F
-from psframework import nn, optim
+from psframework import backend, nn, optim
 from psframework.errors import ArgumentError
 from psframework.pipeline.stage import LocalStage, StageOptions, Task
-from tests.support.pipeline_models import WIDTH, Across, Dropped, Head, Hidden, Middle, Normed, data
+from psframework.testing.strict_device import strict_devices
+from tests.support.pipeline_models import (
+    CLASSES,
+    WIDTH,
+    Across,
+    Dropped,
+    Head,
+    Hidden,
+    Middle,
+    Normed,
+    data,
+)
 
 
 class Watched(nn.Module):
@@ -85,17 +96,20 @@ def test_the_peak_counts_micro_batches_that_keep_something() -> None:
         stage.backward(2, np.ones(shape), {})
 
 
-def test_dropout_is_decided_by_step_and_micro_batch_alone() -> None:
+def test_dropout_is_decided_by_step_batch_and_micro_batch_alone() -> None:
     stage = LocalStage(Dropped(), StageOptions(1, seed=5))
     x = data(6)[0]
 
-    def drawn(step: int, number: int) -> list[Any]:
-        return stage.forward(Task(step, number, x)).outputs.tolist()  # type: ignore[no-any-return]
+    def drawn(step: int, number: int, earlier: int = 0) -> list[Any]:
+        result = stage.forward(Task(step, number, x, earlier=earlier))
+        return result.outputs.tolist()  # type: ignore[no-any-return]
 
     first = drawn(3, 1)
     assert drawn(3, 2) != first
     assert drawn(4, 1) != first
+    assert drawn(3, 1, 1) != first
     assert drawn(3, 1) == first
+    assert drawn(3, 1, 1) == drawn(3, 1, 1)
 
 
 def test_prediction_is_in_evaluation_mode_and_keeps_nothing() -> None:
@@ -180,6 +194,12 @@ def test_sixteen_bits_inside_and_float32_in_the_loss(dtype: str) -> None:
     assert {each.dtype for each in stage.module.parameters()} == {kind}
 
 
+def test_prediction_has_the_dtypes_of_training() -> None:
+    stage = LocalStage(Across(), StageOptions(1, dtype=np.dtype(np.float32)))
+    given = task(skips={"lower": np.ones((6, WIDTH))})
+    assert stage.predict(given).outputs.dtype == stage.forward(given).outputs.dtype == np.float32
+
+
 def test_a_loss_must_be_one_number() -> None:
     stage = LocalStage(Head(), StageOptions(1), loss=lambda outputs, targets: outputs)
     with pytest.raises(ArgumentError, match="one number, the mean over a micro-batch"):
@@ -202,3 +222,35 @@ def test_going_back_drops_what_a_step_has_begun() -> None:
     stage.restore(snapshot)
     assert not stage._kept
     np.testing.assert_array_equal(step(), once)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("precision", [None, "float16", "bfloat16"])
+def test_what_is_on_a_device_stays_there(precision: str | None, recompute: bool, halves: bool) -> None:
+    """The device refuses to be converted silently."""
+    with strict_devices("gpu-0") as (gpu,):
+        dtype = None if precision is None else backend.dtype_from_name(precision)
+        options = StageOptions(1, recompute=recompute, dtype=dtype)
+        module = nn.Sequential(nn.Linear(WIDTH, CLASSES), nn.BatchNorm1d(CLASSES), nn.Dropout(0.5))
+        rule = optim.Adam(lr=1e-2).rule
+        stage = LocalStage(module.to("gpu-0"), options, rule, F.cross_entropy)
+        before = stage.module.state_dict()
+        for number in range(2):
+            x, y = map(gpu.to_device, data(6, number))
+            result = stage.forward(Task(0, number, x.astype(np.float32), y, weight=0.5))
+            assert isinstance(result.loss, float)
+            if halves:
+                result = stage.backward_input(number, None, {})
+                stage.backward_weight(number)
+            else:
+                result = stage.backward(number, None, {})
+            assert type(result.outputs) is gpu.ndarray
+        assert np.isfinite(stage.learning.power())
+        snapshot = stage.snapshot()
+        stage.update(0.5)
+        after = stage.module.state_dict()
+        assert bool((before["0.weight"] != after["0.weight"]).any())
+        stage.restore(snapshot)
+        assert bool((before["0.weight"] == stage.module.state_dict()["0.weight"]).all())
+        assert type(stage.predict(Task(0, 2, x.astype(np.float32))).outputs) is gpu.ndarray

@@ -5,6 +5,7 @@ from collections import namedtuple
 import numpy as np
 
 import psframework as psf
+from psframework import nn
 from psframework.pipeline.trees import arrays_of, called, leaves, mapped
 
 Pair = namedtuple("Pair", "left right")
@@ -37,3 +38,13 @@ def test_what_a_stage_is_called_with() -> None:
     assert called(function, {"x": 1}) == ((), {"x": 1})
     assert called(function, [1, 2]) == (([1, 2],), {})
     assert called(function, None) == ((None,), {})
+
+
+def test_a_sequential_takes_one_thing() -> None:
+    class Pairs(nn.Sequential):
+        def forward(self, first: int, second: int) -> int:
+            return first + second
+
+    assert called(nn.Sequential(nn.Identity()), (1, 2)) == (1, 2)
+    assert called(nn.Sequential(nn.Identity()), {"x": 1}) == {"x": 1}
+    assert called(Pairs(), (1, 2)) == 3

@@ -8,7 +8,7 @@ import pytest
 import psframework as psf
 from psframework import optim
 from psframework.errors import ArgumentError
-from tests.support.pipeline_models import WIDTH, Hidden, Scores, Table, word_loss
+from tests.support.pipeline_models import WIDTH, Hidden, Rows, Scores, Table, word_loss
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import pipeline
 
@@ -72,6 +72,28 @@ async def test_replicas_of_tied_stages() -> None:
         oracle = Oracle([first, middle, last], word_loss, adam)
         oracle.whole.load_state_dict(await pipe.state_dict())
         await assert_equals_one_process(pipe, oracle)
+
+
+@pytest.mark.parametrize(("schedule", "virtual"), [("zb-h1", 1), ("interleaved", 3)])
+async def test_gradients_that_are_rows_stay_so(schedule: str, virtual: int) -> None:
+    """Adam leaves rows alone that no micro-batch has used, as in one process."""
+    stages = [(Rows, ()), (Rows, ()), (Scores, ())]
+    async with pipeline(
+        stages,
+        loss=word_loss,
+        optimizer=optim.Adam(lr=1e-2),
+        ties=[("0.table.weight", "1.table.weight")],
+        schedule=schedule,
+        virtual_stages=virtual,
+    ) as pipe:
+        first, second, last = modules(stages)
+        second.table.weight = first.table.weight
+        oracle = Oracle([first, second, last], word_loss, adam)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        for seed in range(3):
+            x, y = words(2, seed)
+            assert await pipe.step(x, y) == pytest.approx(oracle.step(x, y), abs=1e-12)
+        assert oracle.difference(await pipe.state_dict()) < 1e-12
 
 
 async def test_a_copy_counts_once_in_the_norm() -> None:

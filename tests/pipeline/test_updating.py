@@ -7,7 +7,7 @@ import pytest
 
 import psframework.nn.functional as F
 from psframework import backend, nn, optim
-from tests.support.pipeline_models import CLASSES, WIDTH, Small, chain, data, square_loss
+from tests.support.pipeline_models import CLASSES, WIDTH, Dropped, Head, Small, chain, data, square_loss
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import pipeline
 
@@ -73,6 +73,14 @@ async def test_an_overflow_in_one_stage_skips_the_step_in_all() -> None:
         changed = await pipe.state_dict()
         assert not any((before[name] == changed[name]).all() for name in before)
         assert all(np.isfinite(array.astype(float)).all() for array in changed.values())
+
+
+async def test_batches_of_one_step_drop_apart() -> None:
+    stages = [(Dropped, ()), (Head, ())]
+    async with pipeline(stages, loss=F.cross_entropy, optimizer=optim.SGD(lr=0.0)) as pipe:
+        x, y = data(10)
+        losses = {await pipe.step(x, y, update=False) for _ in range(3)}
+        assert len(losses | {await pipe.step(x, y)}) == 4
 
 
 async def test_gradients_of_several_batches_are_added_up() -> None:

@@ -194,6 +194,19 @@ class Small(nn.Module):
 
 
 @psf.remote
+class Rows(nn.Module):
+    """A table whose gradients are rows of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, WIDTH, sparse=True, dtype=np.float64)
+
+    def forward(self, ids: psf.Tensor, x: psf.Tensor | None = None) -> dict[str, psf.Tensor]:
+        found = self.table(ids)
+        return {"ids": ids, "x": found if x is None else (found + x).tanh()}
+
+
+@psf.remote
 def word_loss(outputs: psf.Tensor, targets: psf.Tensor) -> psf.Tensor:
     """Cross entropy at each place."""
     return F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))

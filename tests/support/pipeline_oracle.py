@@ -9,6 +9,7 @@ import numpy as np
 
 import psframework as psf
 from psframework import nn, optim
+from psframework.autograd.sparse import SparseRows
 from psframework.backend import widen
 from psframework.nn.random import drawing_from
 from psframework.pipeline.microbatch import split
@@ -65,7 +66,8 @@ class Oracle:
             total += weight * float(loss.data)
             for parameter in self.whole.parameters():
                 if parameter.grad is not None:
-                    wide = widen(parameter.grad)
+                    rows = isinstance(parameter.grad, SparseRows)
+                    wide = parameter.grad if rows else widen(parameter.grad)
                     sums[parameter] = wide + sums[parameter] if parameter in sums else wide
                     parameter.grad = None
         for parameter, gradient in sums.items():

@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 import psframework as psf
+from psframework.collective.ops import ReduceOp
 from psframework.membership.names import check_name
 from psframework.membership.view import Member
 from psframework.optim.optimizer import Optimizer
@@ -136,13 +139,27 @@ class Seat:
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting, self._rank = meeting, rank
 
-    async def all_reduce(self, array: Any, timeout: float | None = None) -> None:
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._meeting.size
+
+    async def all_reduce(self, array: Any, op: ReduceOp = ReduceOp.SUM, timeout: float | None = None) -> None:
         def combine(arrays: list[Any]) -> None:
             total = sum(arrays[1:], arrays[0].copy())
             for each in arrays:
-                each[...] = total
+                each[...] = total if op is ReduceOp.SUM else total / len(arrays)
 
         await self._meeting.meet(self._rank, array, combine)
+
+    async def all_gather(self, array: Any) -> Any:
+        found = np.zeros((self.size, *array.shape), array.dtype)
+        found[self._rank] = array
+        await self.all_reduce(found)
+        return found
 
     async def broadcast(self, array: Any, src: int, timeout: float | None = None) -> None:
         def combine(arrays: list[Any]) -> None:
