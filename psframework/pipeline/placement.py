@@ -77,7 +77,7 @@ class Vacancy:
     Args:
         name: of the service that was there: a new life of it goes before a spare.
         busy: names of those that have a place in the pipe.
-        lost: lives that could not be reached. They are over, and the cluster has not noticed yet; or they were
+        lost: lives that could not be reached. They are over, and the cluster has not noticed; or they were
             stalled, and answer again. So they are taken when there is nobody else.
         tried: lives that were asked in vain.
     """
