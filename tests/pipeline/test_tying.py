@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import psframework as psf
-from psframework import optim
+import psframework.nn.functional as F
+from psframework import nn, optim
 from psframework.errors import ArgumentError
 from tests.support.pipeline_models import WIDTH, Hidden, Rows, Scores, Table, word_loss
 from tests.support.pipeline_oracle import Oracle, modules
@@ -62,6 +63,18 @@ async def test_they_are_found_where_a_sequential_uses_a_parameter_twice() -> Non
     oracle = Oracle(parts, word_loss, adam)
     async with pipeline(oracle.whole, 3, loss=word_loss, optimizer=optim.Adam(lr=1e-2)) as pipe:
         await assert_equals_one_process(pipe, oracle)
+
+
+async def test_a_parameter_twice_in_one_stage_and_in_another() -> None:
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, dtype=np.float64) for _ in range(4)])
+    model[1].weight = model[3].weight = model[0].weight
+    oracle = Oracle([model], F.mse_loss, adam)
+    async with pipeline(model, balance=[2, 2], loss=F.mse_loss, optimizer=optim.Adam(lr=1e-2)) as pipe:
+        for seed in range(3):
+            x, y = np.random.default_rng(seed).normal(size=(2, 11, WIDTH))
+            assert await pipe.step(x, y) == pytest.approx(oracle.step(x, y), abs=1e-12)
+        state = await pipe.state_dict()
+        assert oracle.difference({f"0.{name}": array for name, array in state.items()}) < 1e-12
 
 
 async def test_replicas_of_tied_stages() -> None:

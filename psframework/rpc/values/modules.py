@@ -10,7 +10,7 @@ from psframework.errors import ArgumentError, AutogradError, ModelMismatch, Wire
 from psframework.nn import Module, Parameter
 from psframework.nn.making import Bound
 
-ARRAYS, FROZEN, RESTING = "arrays", "frozen", "resting"
+ARRAYS, FROZEN, RESTING, SHARED = "arrays", "frozen", "resting", "shared"
 
 
 class Modules:
@@ -71,6 +71,7 @@ def state_of(module: Module) -> dict[str, Any]:
         ARRAYS: module.state_dict(copy=False) | tables,
         FROZEN: [path for path, parameter in _parameters(module) if not parameter.requires_grad],
         RESTING: [path for path, each in module.named_modules() if not each.training],
+        SHARED: [paths for paths in _places(module).values() if len(paths) > 1],
     }
 
 
@@ -82,10 +83,12 @@ def restore(module: Module, state: object) -> None:
     Raises:
         WireError: the state is not one of such a module; the message says in which names and shapes.
     """
-    arrays, frozen, resting = _parts(state)
+    arrays, frozen, resting, shared = _parts(state)
     parameters, submodules = dict(_parameters(module)), dict(module._walk(""))
-    for path in frozen - parameters.keys() | resting - submodules.keys():
+    named = frozen.union(*shared)
+    for path in named - parameters.keys() | resting - submodules.keys():
         raise WireError(f"{type(module).__name__} has no {path!r} here: both sides must define it alike")
+    _share(module, shared)
     try:
         _take_tables(module, arrays)
         _take_kinds(module, arrays)
@@ -94,7 +97,7 @@ def restore(module: Module, state: object) -> None:
         raise WireError(str(error)) from None
     for path, submodule in submodules.items():
         submodule.training = path not in resting
-    for path, parameter in parameters.items():
+    for path, parameter in _parameters(module):
         parameter.requires_grad = path not in frozen
 
 
@@ -110,16 +113,40 @@ def _parameters(module: Module) -> Iterator[tuple[str, Parameter]]:
     return module.named_parameters(remove_duplicate=False)
 
 
-def _parts(state: object) -> tuple[dict[str, Any], set[str], set[str]]:
-    if not isinstance(state, dict) or state.keys() != {ARRAYS, FROZEN, RESTING}:
+def _places(module: Module) -> dict[Parameter, list[str]]:
+    """All names of each parameter."""
+    places: dict[Parameter, list[str]] = {}
+    for path, parameter in _parameters(module):
+        places.setdefault(parameter, []).append(path)
+    return places
+
+
+def _share(module: Module, shared: list[list[str]]) -> None:
+    """Names that were of one parameter are so here, and no others: whatever the constructor did."""
+    if shared == [paths for paths in _places(module).values() if len(paths) > 1]:
+        return
+    first = {path: paths[0] for paths in shared for path in paths}
+    ones: dict[str, Parameter] = {}
+    for path, parameter in list(_parameters(module)):
+        one = ones.get(first.get(path, path))
+        if one is None:
+            taken = parameter in set(ones.values())
+            one = ones[first.get(path, path)] = Parameter(parameter.data.copy()) if taken else parameter
+        owner, _, name = path.rpartition(".")
+        setattr(module.get_submodule(owner), name, one)
+
+
+def _parts(state: object) -> tuple[dict[str, Any], set[str], set[str], list[list[str]]]:
+    if not isinstance(state, dict) or state.keys() != {ARRAYS, FROZEN, RESTING, SHARED}:
         raise WireError("the state of a module is not complete")
-    arrays, frozen, resting = state[ARRAYS], state[FROZEN], state[RESTING]
+    arrays, frozen, resting, shared = state[ARRAYS], state[FROZEN], state[RESTING], state[SHARED]
     named = isinstance(arrays, dict) and all(
         isinstance(name, str) and backend.is_array(array) for name, array in arrays.items()
     )
-    if not named or not _are_names(frozen) or not _are_names(resting):
+    lists = [frozen, resting, *(shared if isinstance(shared, list) else [None])]
+    if not named or not all(map(_are_names, lists)) or [] in lists[2:]:
         raise WireError("the state of a module is arrays by name, and lists of names")
-    return arrays, set(frozen), set(resting)
+    return arrays, set(frozen), set(resting), shared
 
 
 def _are_names(value: object) -> bool:

@@ -118,6 +118,16 @@ class Doubled(nn.Module):
         self.hidden = [nn.Linear(2, 3)]
 
 
+@psf.remote
+class Twins(nn.Module):
+    """Its constructor ties."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.second.weight = self.first.weight
+
+
 class Unregistered(nn.Module):
     pass
 
@@ -164,10 +174,24 @@ def test_a_module_in_two_places_stays_one():
     assert found[1] is found[0][0] is again
 
 
-def test_parameters_that_were_tied_later_arrive_equal():
-    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    net[1].weight = net[0].weight
-    assert back(net).state_dict()["1.weight"].tolist() == net[0].weight.data.tolist()
+def test_parameters_that_were_tied_later_stay_one():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
+    net[1].weight = net[2][0].weight = net[0].weight
+    net[1].weight.requires_grad = False
+    found = back(net)
+    assert_equal(found, net)
+    assert found[0].weight is found[1].weight is found[2][0].weight and not found[0].weight.requires_grad
+    assert len(list(found.parameters())) == 4
+
+
+def test_parameters_that_were_tied_at_first_and_are_no_more():
+    net = Twins()
+    same = back(net)
+    assert same.first.weight is same.second.weight
+    net.second.weight = nn.Parameter(net.first.weight.data + 1)
+    found = back(net)
+    assert_equal(found, net)
+    assert found.first.weight is not found.second.weight
 
 
 def test_modules_that_are_only_arguments_keep_their_state():
@@ -359,6 +383,10 @@ def test_a_state_that_does_not_fit_is_named():
         ({"resting": None}, "lists of names"),
         ({"frozen": ["steps"]}, "no 'steps' here"),
         ({"frozen": [1] * 4}, "lists of names"),
+        ({"shared": [["first.weight", "second.weight"]]}, "no 'second.weight' here"),
+        ({"shared": [["first.weight", "first.bias"]]}, "first.weight has shape|first.bias has shape"),
+        ({"shared": ["first.weight"]}, "lists of names"),
+        ({"shared": [[]]}, "lists of names"),
         ({"other": 1}, "not complete"),
     ]:
         with pytest.raises(WireError, match=reason):
