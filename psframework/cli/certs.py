@@ -52,10 +52,11 @@ def init(
 
 @app.command("issue")
 def issue(
-    role: Annotated[
-        str,
+    holders: Annotated[
+        list[str],
         typer.Argument(
-            help="coordinator, parameter-server, worker, pipeline-stage, pipeline, allreduce, trainer, ..."
+            help="ROLE or ROLE/NAME, several at once: coordinator, parameter-server, worker, pipeline-stage, "
+            "pipeline, allreduce, trainer, ..."
         ),
     ],
     directory: Folder = Path("certs"),
@@ -63,20 +64,28 @@ def issue(
     host: Annotated[
         list[str] | None, typer.Option(help="host name or address for stock clients; repeatable")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="folder to write to; default: DIR/ROLE[-NAME]")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="folder to write to, of several: OUT/NAME or OUT/ROLE; default: DIR/ROLE[-NAME]"),
+    ] = None,
     days: Annotated[int, typer.Option(min=1, help="how long it holds")] = certificates.LEAF_DAYS,
     keep: Annotated[bool, typer.Option("--keep", help="do nothing if a good one is there already")] = False,
 ) -> None:
-    """Issue a certificate, and put what --tls-dir needs into one folder: ca.pem, cert.pem, key.pem.
+    """Issue certificates, and put what --tls-dir needs into a folder each: ca.pem, cert.pem, key.pem.
 
-    Example: [bold]psf certs issue trainer --dir certs[/bold]
+    Example: [bold]psf certs issue trainer worker/worker-0 --dir certs[/bold]
     """
-    place = certificates.folder_of(directory, role, name) if out is None else out
-    if keep and _still_good(place, directory, (role, name), host or ()):
-        print(f"{place} already holds a good certificate")
-        return
-    folder = certificates.issue(directory, role, name, host or (), out=out, days=days)
-    print(f"wrote {folder}: use it as --tls-dir {folder}, or PSF_TLS_DIR={folder}")
+    for holder in holders:
+        role, _, own = holder.partition("/")
+        who = role, own or name
+        place = certificates.folder_of(directory, *who)
+        if out is not None:
+            place = out / (own or role) if len(holders) > 1 else out
+        if keep and _still_good(place, directory, who, host or ()):
+            print(f"{place} already holds a good certificate")
+        else:
+            folder = certificates.issue(directory, *who, host or (), out=place, days=days)
+            print(f"wrote {folder}: use it as --tls-dir {folder}, or PSF_TLS_DIR={folder}")
 
 
 @app.command("show")

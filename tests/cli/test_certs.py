@@ -97,6 +97,20 @@ def test_keep_looks_where_it_would_write(tmp_path: Path) -> None:
         assert (tmp_path / folder / "cert.pem").read_bytes() == before
 
 
+def test_several_at_once(tmp_path: Path) -> None:
+    run("init", "--dir", tmp_path)
+    holders = ("coordinator", "worker/worker-0", "worker/worker-1")
+    for out, folders in (
+        ((), ("coordinator", "worker-worker-0", "worker-worker-1")),
+        (("--out", tmp_path / "out"), ("out/coordinator", "out/worker-0", "out/worker-1")),
+    ):
+        run("issue", *holders, "--dir", tmp_path, *out)
+        shown = [json.loads(run("show", tmp_path / folder, "--json"))[0] for folder in folders]
+        found = [(entry["role"], entry["name"]) for entry in shown]
+        assert found == [("coordinator", "*"), ("worker", "worker-0"), ("worker", "worker-1")]
+        assert run("issue", *holders, "--dir", tmp_path, *out, "--keep").count("already holds") == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
