@@ -17,6 +17,7 @@ import pytest
 import psframework as psf
 
 ROOT = Path(__file__).parents[2]
+MINE = Path(__file__).with_name("mine")  # what a user might have written
 SHIPPED = ("Dockerfile", ".dockerignore", "docker-compose.yml", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("psframework", "services", "examples", "certs")
 PUBLISHED = {  # member -> the variable of its port on the host
@@ -33,94 +34,7 @@ PUBLISHED = {  # member -> the variable of its port on the host
 MEMBERS = sorted(PUBLISHED)
 PORTS = ("PSF_PORT", *PUBLISHED.values())
 
-FUNCTIONS = """
-import asyncio
-import psframework as psf
-
-@psf.remote
-def add(x, y):
-    return x + y
-
-@psf.remote
-async def name():
-    return psf.current_cluster().name, psf.current_caller().name
-
-@psf.remote
-async def sleep(seconds):
-    await asyncio.sleep(seconds)
-"""
-
-# Calls both workers, loses one in the middle of a call, and calls it again when it has come back.
-CALLER = """
-import asyncio
-import sys
-import numpy as np
-import psframework as psf
-from functions import add, name, sleep
-
-async def main():
-    async with psf.connect(name="caller") as cluster:
-        print("names", await cluster.rpc_all(["worker-0", "worker-1"], name), flush=True)
-        big = np.arange(3_000_000, dtype=np.float32)
-        assert (await cluster.rpc_async("worker-1", add, (big, big)) == 2 * big).all()
-        pending = cluster.rpc_async("worker-1", sleep, (300,), timeout=300)
-        await cluster.rpc_async("worker-1", add, (1, 1))
-        print("pending", flush=True)
-        try:
-            await pending
-        except psf.PeerLost as lost:
-            print("lost", lost.peer, lost.may_have_run, flush=True)
-        assert await cluster.rpc_async("worker-0", add, (1, 2)) == 3
-        sys.stdin.readline()  # until it is up again
-        for _ in range(100):
-            try:
-                print("again", await cluster.rpc_async("worker-1", add, (1, 2)), flush=True)
-                return
-            except psf.PeerLost:
-                await asyncio.sleep(0.1)
-
-asyncio.run(main())
-"""
-
-# One rank of two; it trains until the other one is gone, and then alone.
-RANK = """
-import asyncio
-import os
-import numpy as np
-import psframework as psf
-import psframework.nn.functional as F
-from psframework import nn, optim
-
-async def step(ddp, optimizer, batch):
-    loss = F.cross_entropy(ddp(batch[0]), batch[1])
-    await ddp.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
-
-async def main():
-    rank, digits = int(os.environ["PSF_TEST_RANK"]), psf.data.digits()
-    async with psf.connect(name=f"rank-{rank}") as cluster:
-        group = await cluster.process_group("apart", 2, rank=rank)
-        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-        ddp = await psf.DistributedDataParallel(model, group)
-        optimizer = optim.Adam(model.parameters(), lr=1e-2)
-        batch = digits.x_train[rank::2], digits.y_train[rank::2]
-        for _ in range(40):
-            await step(ddp, optimizer, batch)
-        right = (model(digits.x_test).numpy().argmax(1) == digits.y_test).mean()
-        weights = await group.all_gather(model[1].weight.data)
-        print("trained", group.transport, right > 0.9, (weights[0] == weights[1]).all(), flush=True)
-        try:
-            while True:
-                await step(ddp, optimizer, batch)
-        except psf.PeerLost as lost:
-            print("lost", lost.peer, lost.rank, flush=True)
-        alone = await group.shrink()
-        await step(await psf.DistributedDataParallel(model, alone), optimizer, batch)
-        print("alone", alone.size, flush=True)
-
-asyncio.run(main())
-"""
+RULES = "trainer:functions.*,*:psframework.pipeline.*"
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(400)]
 
@@ -157,8 +71,13 @@ class Project:
         return self.compose("--profile", "train", "run", *flags, "train", timeout=timeout, **variables)
 
     def bring_back(self, service: str) -> None:
-        """Starts a service again, in its container: a new one, without dependencies, would be replaced."""
-        self.compose("up", "-d", "--wait", "--no-deps", "--no-recreate", service, timeout=120)
+        """Starts a killed service, in its container: a new one, without dependencies, would be replaced.
+
+        That it is a member again shows sooner than its health does.
+        """
+        eventually(lambda: service not in self.names(), 20)
+        self.compose("up", "-d", "--no-deps", "--no-recreate", service, timeout=120)
+        eventually(lambda: service in self.names(), 60)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -181,11 +100,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         shutil.copy(ROOT / name, folder / name)
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "trainer"))
-    (folder / "mine").mkdir()
-    (folder / "mine" / "functions.py").write_text(FUNCTIONS)
-    (folder / "mine" / "caller.py").write_text(CALLER)
-    (folder / "mine" / "rank.py").write_text(RANK)
-    own = {"PSF_CODE": "./mine", "PSF_IMPORT_WORKER": "functions"}
+    shutil.copytree(MINE, folder / "mine", ignore=shutil.ignore_patterns("__pycache__"))
+    own = {"PSF_CODE": "./mine", "PSF_IMPORT_WORKER": "functions,stages", "PSF_ALLOW": RULES}
     project = Project(folder, own | {key: str(free_port()) for key in PORTS})
     try:
         project.compose("build")
@@ -276,7 +192,6 @@ def test_without_a_certificate_nobody_gets_in(project: Project) -> None:
 
 def test_a_killed_shard_comes_back_and_training_works_again(project: Project) -> None:
     project.compose("kill", "parameter-server-1")
-    eventually(lambda: "parameter-server-1" not in project.names(), 20)
     project.bring_back("parameter-server-1")
     assert project.names() == MEMBERS
     out = project.train(PSF_EPOCHS="2")
@@ -310,6 +225,26 @@ def test_a_script_on_the_host_calls_workers_and_outlives_the_death_of_one(projec
     finally:
         script.kill()
         script.wait()
+
+
+def test_pipelines_outlive_the_death_of_a_stage(project: Project) -> None:
+    """One is driven from the host, one by a service; stages call each other, and a spare takes the seat."""
+    environment = {**os.environ, **project.environment}
+    with contextlib.ExitStack() as stack:
+        scripts = [
+            stack.enter_context(
+                killed_in_the_end([sys.executable, "mine/pipe.py", driver], project.folder, environment)
+            )
+            for driver in ("here", "pipeline-0")
+        ]
+        for script in scripts:
+            assert script.stdout is not None and script.stderr is not None
+            assert script.stdout.readline() == "trained\n", script.stderr.read()
+        project.compose("kill", "stage-1")
+        for script in scripts:
+            out, errors = script.communicate(timeout=120)
+            assert out == "equal True\n", f"{out}{errors}"
+    project.bring_back("stage-1")
 
 
 def test_ranks_that_cannot_reach_each_other_train_together_until_one_is_killed(project: Project) -> None:
@@ -354,14 +289,27 @@ def test_psf_call_from_the_host(project: Project) -> None:
     assert project.run(*command, **project.environment) == "42\n"
 
 
+def test_what_no_rule_allows_is_refused(project: Project) -> None:
+    command = [sys.executable, "-m", "psframework.cli.app", "call", "worker-0", "stages.unlisted"]
+    environment = {**os.environ, **project.environment}
+    result = subprocess.run(
+        command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 2
+    assert "may not call stages.unlisted here: no rule allows it" in result.stderr
+
+
 def test_the_coordinator_is_restarted_and_nobody_is_lost(project: Project) -> None:
-    before = {member["name"]: member["incarnation"] for member in project.status()["members"]}
-    term = project.status()["term"]
+    before = project.status()
     project.compose("restart", "coordinator")
-    project.compose("up", "-d", "--wait", timeout=120)
+    project.compose("up", "-d", "--wait", "--no-deps", "--no-recreate", "coordinator", timeout=120)
     after = project.status()
-    assert after["term"] > term
-    assert {member["name"]: member["incarnation"] for member in after["members"]} == before
+    assert after["term"] > before["term"]
+    assert incarnations(after) == incarnations(before)
+
+
+def incarnations(status: dict) -> dict[str, int]:
+    return {member["name"]: member["incarnation"] for member in status["members"]}
 
 
 def test_down_is_quick(project: Project) -> None:
