@@ -14,8 +14,9 @@ from psframework.dist_autograd.client import DistAutograd
 from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PsfError
 from psframework.membership.client import Membership
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.functions.context import runs_for_a_call
-from psframework.rpc.functions.remote_client import Remote
+from psframework.rpc.functions.context import current_caller, runs_for_a_call
+from psframework.rpc.functions.remote_client import Function, Remote
+from psframework.rpc.registry import name_of
 from psframework.rpc.session.agent import Agent
 from psframework.rref.client import RRefs
 
@@ -110,6 +111,19 @@ class Connection:
         late = await self._end(timeout if graceful else None, wait=graceful)
         if late:
             raise DeadlineExceeded(f"{self.name} has left, but was not done after {timeout:g} s: {late}")
+
+    def check_caller(self, function: Function) -> None:
+        """Whether the member that the running code works for may have `function` called here.
+
+        Args:
+            function: a registered function or class, or its name, that came as a value.
+
+        Raises:
+            PermissionDenied: by the function's roles, or by the rules here; with a line for auditors.
+            NotRegistered: there is none.
+        """
+        if runs_for_a_call():
+            self._remoting.executor.allow(name_of(function), current_caller().peer)
 
     async def leave(self, *, in_order: bool) -> None:
         """What leaving the block of `psf.connect` does: `shutdown`, with a warning in the place of an error.

@@ -10,6 +10,7 @@ from psframework.errors import NameTaken, NotRegistered
 from psframework.pipeline.blueprint import Blueprint
 from psframework.pipeline.driver import Driver
 from psframework.pipeline.outcome import Outcome
+from psframework.pipeline.servicer import check_allowed
 from psframework.pipeline.spec import PipelineOptions
 from psframework.pipeline.trees import Tree
 from psframework.rpc.current import current
@@ -79,7 +80,9 @@ async def drive(blueprint: Blueprint, options: PipelineOptions, seed: int, timeo
 
     Raises:
         NameTaken: this service drives another one of that name.
+        PermissionDenied: a class of a stage, or the loss, is not for the caller.
     """
+    check_allowed(current.get(), blueprint.stages)
     key = _key(options.name)
     taken = NameTaken(
         f"{key[0]} already drives a pipeline named {options.name!r}: close that, or attach to it"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from psframework.nn.module import Module
 from psframework.pipeline.commits import State
 from psframework.pipeline.host import Host, build, host_of
 from psframework.pipeline.plan import PipePlan, StagePlan
@@ -45,8 +47,12 @@ async def place(
         seat: the rank, and the number among its replicas.
         stages: of the rank.
         source: of its state; None: initial values.
+
+    Raises:
+        PermissionDenied: a class of a stage, or the loss, is not for whoever places it.
     """
     cluster = current.get()
+    check_allowed(cluster, stages)
     made = {stage.index: await compute(build, plan, stage) for stage in stages}
     host = Host(plan, seat, made, {stage.index: stage for stage in stages}, cluster)
     await host.open()
@@ -54,6 +60,18 @@ async def place(
         state = await cluster.rpc_async(source.service, GIVE, (plan.pipe, seat[0], source.commit), timeout=0)
         await host.resume(source.commit, state, source.run)
     return host
+
+
+def check_allowed(cluster: Any, stages: Iterable[StagePlan]) -> None:
+    """What stages are made of runs here as if it were called: with the same roles and rules.
+
+    Raises:
+        PermissionDenied: whoever the running code works for may not call it.
+    """
+    for stage in stages:
+        for each in (stage.module, stage.loss):
+            if each is not None and not isinstance(each, Module):  # a Module was checked as it arrived
+                cluster.check_caller(each)
 
 
 @remote(name=DELIVER)

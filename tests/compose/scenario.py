@@ -34,7 +34,7 @@ PUBLISHED = {  # member -> the variable of its port on the host
 MEMBERS = sorted(PUBLISHED)
 PORTS = ("PSF_PORT", *PUBLISHED.values())
 
-RULES = "trainer:functions.*,*:psframework.pipeline.*"
+RULES = "trainer:functions.*,*:stages.H*,*:psframework.nn.*,*:psframework.pipeline.*"
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(400)]
 

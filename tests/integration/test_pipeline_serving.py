@@ -14,9 +14,16 @@ import pytest_asyncio
 import psframework as psf
 import psframework.nn.functional as F
 from psframework import optim
-from psframework.errors import DeadlineExceeded, NameTaken, NotRegistered, PeerLost, RemoteError
+from psframework.errors import (
+    DeadlineExceeded,
+    NameTaken,
+    NotRegistered,
+    PeerLost,
+    PermissionDenied,
+    RemoteError,
+)
 from tests.support.pipeline_faults import Fatal, arm, fatal
-from tests.support.pipeline_models import Doubled, Faulty, chain, data
+from tests.support.pipeline_models import Doubled, Faulty, Head, Hidden, Reserved, chain, data, reserved_loss
 from tests.support.pipeline_oracle import Oracle, modules
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -64,6 +71,15 @@ async def test_steps_equal_one_process(cluster: Any, driver: str) -> None:
         await pipe.load_state_dict({name: array * 0 for name, array in (await pipe.state_dict()).items()})
         assert not (await pipe.infer(data(3)[0])).any()
     assert repr(pipe) == "<Pipeline on stage-0, stage-1, stage-2: closed>"
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_roles_hold_for_what_stages_are_made_of(cluster: Any, driver: str) -> None:
+    with pytest.raises(PermissionDenied, match="Reserved"):
+        await cluster.pipeline([(Hidden, ()), (Reserved, ()), (Head, ())], driver=driver, **TRAINING)
+    with pytest.raises(PermissionDenied, match="reserved_loss"):
+        await cluster.pipeline(chain(3), driver=driver, **TRAINING | {"loss": reserved_loss})
+    await freed(cluster)
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

@@ -49,6 +49,9 @@ class Service:
         found = {name: ROLE if stem == "stage" else stem for name, stem in roles.items()}
         return tuple(Member(name, each) for name, each in found.items() if role in (None, each))
 
+    def check_caller(self, function: Any) -> None:
+        """All may call all."""
+
     def rpc_async(
         self, to: Any, fn: Any, args: Any = (), kwargs: Any = None, timeout: float | None = None
     ) -> asyncio.Future[Any]:
