@@ -30,6 +30,7 @@ from typing import Final
 
 from psframework.errors import (
     ConfigurationError,
+    ContextClosed,
     DeadlineExceeded,
     PeerLost,
     PermissionDenied,
@@ -57,6 +58,7 @@ _REFUSALS: Final[dict[bytes, type[PsfError]]] = {
     b"\1": PermissionDenied,
     b"\2": ResourceExhausted,
     b"\3": WireError,
+    b"\4": ContextClosed,
 }
 
 
@@ -263,7 +265,8 @@ def read_hello(
     """The session key that the client means, of `keys` (by fingerprint).
 
     Raises:
-        WireError: no hello of this protocol, or for a session that has `ended` (by fingerprint).
+        WireError: no hello of this protocol.
+        ContextClosed: the session has `ended` (by fingerprint).
         PermissionDenied: no such key.
     """
     if len(hello) != HELLO_BYTES or not hello.startswith(magic):
@@ -271,7 +274,7 @@ def read_hello(
     wanted = _HELLO.unpack(hello)[1]
     key = keys.get(wanted)
     if key is None and wanted in ended:
-        raise WireError("the session has ended meanwhile")
+        raise ContextClosed("the session has ended meanwhile")
     if key is None:
         raise PermissionDenied("no session with this key")
     return key

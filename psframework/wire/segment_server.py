@@ -11,11 +11,12 @@ import socket
 import stat
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from psframework.errors import ConfigurationError, PsfError, WireError
+from psframework.errors import ConfigurationError, ContextClosed, PsfError, WireError
 from psframework.wire import handover
 from psframework.wire.listener import Listener
 from psframework.wire.shm import MAX_SEGMENT, Segment
@@ -23,6 +24,7 @@ from psframework.wire.shm import MAX_SEGMENT, Segment
 log = logging.getLogger("psframework.wire")
 
 T = TypeVar("T", Segment, socket.socket)
+_REMEMBERED = 1024  # sessions that have ended
 
 OnSegment = Callable[[bytes, int, Segment], None]
 OnSocket = Callable[[bytes, int, socket.socket], None]
@@ -65,6 +67,7 @@ class SegmentServer:
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._keys: dict[bytes, bytes] = {}
+        self._ended: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._socket: socket.socket | None = None
         self._path: Path | None = None
         self._listener: Listener | None = None
@@ -82,7 +85,9 @@ class SegmentServer:
 
     def forget(self, session_key: bytes) -> None:
         """Refuses the key from now on; segments already handed over stay."""
-        self._keys.pop(handover.fingerprint(session_key), None)
+        fingerprint = handover.fingerprint(session_key)
+        if self._keys.pop(fingerprint, None) is not None:
+            self._ended.append(fingerprint)
 
     async def __aenter__(self) -> SegmentServer:
         if not hasattr(socket, "SOCK_SEQPACKET") or not hasattr(socket, "AF_UNIX"):
@@ -129,7 +134,8 @@ class SegmentServer:
             async with asyncio.timeout(self._seconds):
                 await self._handover(connection)
         except (PsfError, OSError) as error:
-            log.warning("refused a segment from %s: %s", _credentials(connection), error)
+            level = logging.DEBUG if isinstance(error, ContextClosed) else logging.WARNING
+            log.log(level, "refused a segment from %s: %s", _credentials(connection), error)
             _refuse(connection, error)
         except Exception as error:  # of `on_segment`: the peer must not wait, other handovers go on
             log.exception("taking a segment from %s failed", _credentials(connection))
@@ -137,7 +143,7 @@ class SegmentServer:
 
     async def _handover(self, connection: socket.socket) -> None:
         hello = (await handover.receive(connection))[1]
-        key = handover.read_hello(hello, self._keys)
+        key = handover.read_hello(hello, self._keys, ended=self._ended)
         challenge, nonce = handover.pack_challenge(key, hello)
         await handover.send(connection, challenge)
         fd, offer = await handover.receive(connection, descriptor=True)
@@ -165,8 +171,9 @@ class SegmentServer:
 
     def _take(self, key: bytes, number: int, gift: T, taker: Callable[[bytes, int, T], None] | None) -> None:
         try:
-            # The key may have been forgotten while the packets were under way.
-            if taker is None or handover.fingerprint(key) not in self._keys:
+            if handover.fingerprint(key) not in self._keys:
+                raise ContextClosed("the session ended while the packets were under way")
+            if taker is None:
                 raise WireError(f"nobody takes a {type(gift).__name__} here")
             taker(key, number, gift)
         except BaseException:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from psframework.errors import (
     ConfigurationError,
+    ContextClosed,
     DeadlineExceeded,
     PeerLost,
     PermissionDenied,
@@ -144,7 +145,7 @@ class SocketServer:
             offer = await _receive(sock, handover.OFFER_BYTES)
             number = handover.read_offer(key, hello, nonce, offer)
             if handover.fingerprint(key) not in self._keys:
-                raise WireError("the session has ended meanwhile")
+                raise ContextClosed("the session has ended meanwhile")
             taker = self._on_socket(key, number, sock)
             if sock.send(handover.CONFIRMED) != len(handover.CONFIRMED):
                 raise WireError("no room for one byte")

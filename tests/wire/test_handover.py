@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from psframework.errors import (
     ConfigurationError,
+    ContextClosed,
     DeadlineExceeded,
     PeerLost,
     PermissionDenied,
@@ -202,6 +203,6 @@ def test_a_session_that_has_ended_is_told_from_a_key_that_nobody_knows() -> None
     hello, name = handover.pack_hello(key), handover.fingerprint(key)
     with pytest.raises(PermissionDenied, match="no session"):
         handover.read_hello(hello, {}, ended=[b"another"])
-    with pytest.raises(WireError, match="has ended"):
+    with pytest.raises(ContextClosed, match="has ended"):
         handover.read_hello(hello, {}, ended=[name])
     assert handover.read_hello(hello, {name: key}, ended=[name]) == key

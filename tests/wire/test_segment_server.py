@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from psframework.errors import ConfigurationError, PermissionDenied, ResourceExhausted, WireError
+from psframework.errors import (
+    ConfigurationError,
+    ContextClosed,
+    PermissionDenied,
+    ResourceExhausted,
+    WireError,
+)
 from psframework.wire import handover, shm
 from psframework.wire.handover import offer_segment
 from psframework.wire.segment_server import SegmentServer, sweep
@@ -89,14 +95,17 @@ async def test_many_at_once(server, inbox):
     assert sorted(inbox.segments) == list(range(200))
 
 
-async def test_keys_are_needed_and_can_be_forgotten(server, inbox):
+async def test_keys_are_needed_and_can_be_forgotten(server, inbox, caplog):
     with Segment.create(4096) as segment:
         with pytest.raises(PermissionDenied, match="no session"):
             await offer_segment(server.path, handover.new_key(), 1, segment)
         await works(server, inbox)
+        caplog.clear()
         server.forget(KEY)
-        with pytest.raises(PermissionDenied, match="no session"):
+        server.forget(handover.new_key())
+        with pytest.raises(ContextClosed, match="has ended"):
             await offer_segment(server.path, KEY, 1, segment)
+        assert not caplog.records
     assert list(inbox.segments) == [99]
 
 

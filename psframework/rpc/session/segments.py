@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from psframework.errors import ConfigurationError, PsfError, ResourceExhausted, WireError
+from psframework.errors import ConfigurationError, ContextClosed, PsfError, ResourceExhausted, WireError
 from psframework.rpc.session import frames
 from psframework.rpc.session.arena import Arena, Region, layout
 from psframework.rpc.session.devices import DeviceSegments
@@ -201,8 +201,7 @@ class Segments:
                 segment = await asyncio.to_thread(_make, size)
                 number = await self.share(segment)
             except PsfError as error:
-                level = logging.INFO if isinstance(error, ResourceExhausted) else logging.WARNING
-                log.log(level, "payloads take the striped lane: %s", error)
+                log.log(_level(error), "payloads take the striped lane: %s", error)
                 self._budget = 0
                 return None
             arena = Arena(segment, number)
@@ -263,3 +262,10 @@ def _make(nbytes: int) -> Segment:
     segment = Segment.create(nbytes)
     segment.touch()
     return segment
+
+
+def _level(error: PsfError) -> int:
+    """How loud to be about memory that the peer did not take: not at all if it has just left."""
+    if isinstance(error, ContextClosed):
+        return logging.DEBUG
+    return logging.INFO if isinstance(error, ResourceExhausted) else logging.WARNING
