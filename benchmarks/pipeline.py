@@ -6,7 +6,8 @@ An MLP of equal layers trains by SGD on batches of 512. "of ideal" is the time o
 if data took no time: (m + p - 1) / m times the computation of the busiest stage in that step. "bubble" is
 the share of the time that stages stand idle, beside the schedule's own (p - 1) / (m + p - 1).
 "No commits" is the same without the state of each stage being sent to another service after each step, which
-torch has no counterpart of. "Driver" is what a step of micro-batches that cost nothing takes, for each.
+torch has no counterpart of. "Driver" is the part of a step, with micro-batches of a row, in which no stage
+has begun yet or all have ended: it feeds and collects then.
 """
 
 from __future__ import annotations
@@ -102,14 +103,14 @@ class Bench:
         return statistics.median(found[2:])
 
     async def _driver(self) -> float:
-        """Seconds of a step beyond what its busiest stage computes, for each micro-batch."""
+        """Seconds before the first stage begins and after the last has ended, for each micro-batch."""
         x, y = batch(TINY, MOST)
         found = []
         async with await self._open(mlp(MOST, RANKS), "1f1b", TINY, commit_every=1 << 20) as pipe:
             for _ in range(30):
                 start = time.perf_counter()
                 await pipe.step(x, y)
-                found.append((time.perf_counter() - start - busiest(pipe)) / TINY)
+                found.append((time.perf_counter() - start - ran(pipe)) / TINY)
         return statistics.median(found[5:])
 
 
@@ -132,6 +133,11 @@ def busiest(pipe: Any) -> float:
     for span in pipe.spans:
         busy[span.rank] += span.ended - span.began
     return max(busy.values())
+
+
+def ran(pipe: Any) -> float:
+    """Seconds from the first action of the newest step to its last."""
+    return float(max(span.ended for span in pipe.spans) - min(span.began for span in pipe.spans))
 
 
 def of_ideal(pipe: Any, seconds: float) -> float:
