@@ -15,7 +15,7 @@ from psframework.pipeline.schedule import actions, peak_activations
 from psframework.pipeline.spec import Stage
 from tests.support import pipeline_models as models
 from tests.support.pipeline_models import chain, data
-from tests.support.pipeline_oracle import Oracle, modules
+from tests.support.pipeline_oracle import Oracle, adam, modules
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -145,20 +145,16 @@ async def assert_equals_oracle(pipe: Any, oracle: Oracle, batches: Any) -> None:
     assert oracle.difference(await pipe.state_dict()) < 1e-12
 
 
-def described(*parameters: Any) -> optim.Optimizer:
-    return optim.Adam(*parameters, lr=1e-2)
-
-
 async def test_replicas(cluster: Any) -> None:
     stages = [Stage(models.Hidden, replicas=2), Stage(models.Hidden), Stage(models.Head)]
     async with await cluster.pipeline(
-        stages, loss=F.cross_entropy, optimizer=described(), microbatches=5, on=on(4)
+        stages, loss=F.cross_entropy, optimizer=adam(), microbatches=5, on=on(4)
     ) as pipe:
-        oracle = Oracle(modules(stages), F.cross_entropy, described, 5)
+        oracle = Oracle(modules(stages), F.cross_entropy, adam, 5)
         await assert_equals_oracle(pipe, oracle, [data(rows, rows) for rows in (21, 3, 16)])
 
 
-@pytest.mark.parametrize("optimizer", [optim.SGD, optim.Adam])
+@pytest.mark.parametrize("optimizer", [optim.SGD, adam])
 async def test_a_stage_on_a_parameter_server(cluster: Any, optimizer: Any) -> None:
     stages = [
         Stage(models.Hidden),
@@ -189,14 +185,14 @@ async def test_tied_words(cluster: Any) -> None:
     async with await cluster.pipeline(
         stages,
         loss=models.word_loss,
-        optimizer=described(),
+        optimizer=adam(),
         ties=[("0.table.weight", "2.weight")],
         max_norm=100.0,
         on=on(3),
     ) as pipe:
         first, middle, last = modules(stages)
         last.weight = first.table.weight
-        await assert_equals_oracle(pipe, Oracle([first, middle, last], models.word_loss, described), batches)
+        await assert_equals_oracle(pipe, Oracle([first, middle, last], models.word_loss, adam), batches)
         state = await pipe.state_dict()
         np.testing.assert_array_equal(state["0.table.weight"], state["2.weight"])
 
@@ -213,14 +209,14 @@ async def test_large_arrays(cluster: Any) -> None:
     async with await cluster.pipeline(
         stages,
         loss=models.word_loss,
-        optimizer=described(),
+        optimizer=adam(),
         microbatches=2,
         ties=[("0.table.weight", "2.weight")],
         on=on(4),
     ) as pipe:
         first, middle, last = modules(stages)
         last.weight = first.table.weight
-        oracle = Oracle([first, middle, last], models.word_loss, described, 2)
+        oracle = Oracle([first, middle, last], models.word_loss, adam, 2)
         await assert_equals_oracle(pipe, oracle, batches)
         await pipe.load_state_dict(await pipe.state_dict())
         x, y = batches[0]
@@ -230,9 +226,9 @@ async def test_large_arrays(cluster: Any) -> None:
 async def test_skips_with_recomputation(cluster: Any) -> None:
     stages = [(models.Down, ()), (models.Hidden, ()), (models.Across, ()), (models.Up, ())]
     async with await cluster.pipeline(
-        stages, loss=F.cross_entropy, optimizer=described(), schedule="zb-h1", recompute=True, on=on(4)
+        stages, loss=F.cross_entropy, optimizer=adam(), schedule="zb-h1", recompute=True, on=on(4)
     ) as pipe:
-        oracle = Oracle(modules(stages), F.cross_entropy, described)
+        oracle = Oracle(modules(stages), F.cross_entropy, adam)
         await assert_equals_oracle(pipe, oracle, [data(13, seed) for seed in range(2)])
 
 
@@ -240,10 +236,10 @@ async def test_skips_with_recomputation(cluster: Any) -> None:
 async def test_precision(cluster: Any, precision: str) -> None:
     stages = [(models.Small, ()), (models.Small, (models.WIDTH, models.CLASSES))]
     async with await cluster.pipeline(
-        stages, loss=F.cross_entropy, optimizer=described(), precision=precision, on=on(2)
+        stages, loss=F.cross_entropy, optimizer=adam(), precision=precision, on=on(2)
     ) as pipe:
         dtype = dtype_from_name(precision)
-        oracle = Oracle([part.to(dtype) for part in modules(stages)], F.cross_entropy, described)
+        oracle = Oracle([part.to(dtype) for part in modules(stages)], F.cross_entropy, adam)
         oracle.whole.load_state_dict(await pipe.state_dict())
         scaler = optim.GradScaler(enabled=precision == "float16")
         for seed in range(2):
@@ -263,7 +259,7 @@ async def test_lengths_and_dtypes_change_from_step_to_step(cluster: Any) -> None
         for rows, dtype in [(17, np.float32), (40, np.float64), (19, np.float32)]
     ]
     async with await cluster.pipeline(
-        stages, loss=models.square_loss, optimizer=described(), microbatches=3, on=on(3)
+        stages, loss=models.square_loss, optimizer=adam(), microbatches=3, on=on(3)
     ) as pipe:
-        oracle = Oracle(modules(stages), models.square_loss, described, 3, pipe._driver._ranks.plan.seed)
+        oracle = Oracle(modules(stages), models.square_loss, adam, 3, pipe._driver._ranks.plan.seed)
         await assert_equals_oracle(pipe, oracle, batches)

@@ -1,7 +1,5 @@
 """Replicas of a stage: they share its micro-batches, and equal one process."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -22,12 +20,8 @@ from tests.support.pipeline_models import (
     data,
     word_loss,
 )
-from tests.support.pipeline_oracle import Oracle, modules
+from tests.support.pipeline_oracle import Oracle, adam, modules
 from tests.support.pipeline_world import pipeline
-
-
-def adam(parameters: Any) -> optim.Optimizer:
-    return optim.Adam(parameters, lr=1e-2)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 7])
@@ -39,7 +33,7 @@ async def test_equals_one_process(replicas: tuple[int, ...], schedule: str, micr
     async with pipeline(
         stages,
         loss=F.cross_entropy,
-        optimizer=optim.Adam(lr=1e-2),
+        optimizer=adam(),
         schedule=schedule,
         microbatches=microbatches,
     ) as pipe:
@@ -60,7 +54,7 @@ async def test_interleaved_ranks() -> None:
         Stage(kind, replicas=1 + number % 2) for number, kind in enumerate([Hidden, Hidden, Hidden, Head])
     ]
     async with pipeline(
-        stages, loss=F.cross_entropy, optimizer=optim.Adam(lr=1e-2), schedule="interleaved", virtual_stages=2
+        stages, loss=F.cross_entropy, optimizer=adam(), schedule="interleaved", virtual_stages=2
     ) as pipe:
         oracle = Oracle(modules(stages), F.cross_entropy, adam)
         oracle.whole.load_state_dict(await pipe.state_dict())
@@ -71,7 +65,7 @@ async def test_interleaved_ranks() -> None:
 
 async def test_the_norm_counts_a_replicated_stage_once() -> None:
     stages = [Stage(Small, replicas=2), Stage(Small, (WIDTH, CLASSES), replicas=2)]
-    async with pipeline(stages, loss=F.cross_entropy, optimizer=optim.Adam(lr=1e-2), max_norm=0.01) as pipe:
+    async with pipeline(stages, loss=F.cross_entropy, optimizer=adam(), max_norm=0.01) as pipe:
         oracle = Oracle(modules(stages), F.cross_entropy, adam)
         oracle.whole.load_state_dict(await pipe.state_dict())
         x, y = data(16)
@@ -86,7 +80,7 @@ async def test_the_norm_counts_a_replicated_stage_once() -> None:
 async def test_gradients_that_are_rows_stay_so() -> None:
     """Adam leaves rows alone that no replica has used, as in one process."""
     stages = [Stage(Rows, replicas=3), Stage(Rows, replicas=2), Stage(Scores)]
-    async with pipeline(stages, loss=word_loss, optimizer=optim.Adam(lr=1e-2)) as pipe:
+    async with pipeline(stages, loss=word_loss, optimizer=adam()) as pipe:
         oracle = Oracle(modules(stages), word_loss, adam)
         oracle.whole.load_state_dict(await pipe.state_dict())
         for seed in range(3):

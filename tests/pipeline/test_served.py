@@ -13,12 +13,12 @@ from psframework.pipeline.plan import StagePlan
 from psframework.pipeline.served import Served
 from psframework.pipeline.spec import Stage
 from tests.support.pipeline_models import Head, Hidden, Normed, data
-from tests.support.pipeline_oracle import Oracle, modules
+from tests.support.pipeline_oracle import Oracle, adam, modules
 from tests.support.pipeline_world import driver_service, pipeline, shelf
 
 OPTIMIZERS = {
     "sgd": lambda *parameters: optim.SGD(*parameters, lr=0.1, momentum=0.9),
-    "adam": lambda *parameters: optim.Adam(*parameters, lr=1e-2),
+    "adam": adam,
 }
 
 

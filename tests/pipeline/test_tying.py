@@ -10,7 +10,7 @@ import psframework.nn.functional as F
 from psframework import nn, optim
 from psframework.errors import ArgumentError
 from tests.support.pipeline_models import WIDTH, Hidden, Rows, Scores, Table, word_loss
-from tests.support.pipeline_oracle import Oracle, modules
+from tests.support.pipeline_oracle import Oracle, adam, modules
 from tests.support.pipeline_world import pipeline
 
 STAGES = [(Table, ()), (Hidden, ()), (Scores, ())]
@@ -21,10 +21,6 @@ def words(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Words, and those that follow them."""
     ids = np.random.default_rng(seed).integers(0, 20, (rows, 7))
     return ids[:, :-1], ids[:, 1:]
-
-
-def adam(parameters: Any) -> optim.Optimizer:
-    return optim.Adam(parameters, lr=1e-2)
 
 
 async def assert_equals_one_process(pipe: Any, oracle: Oracle) -> None:
@@ -41,7 +37,7 @@ async def test_copies_get_the_sum_of_all_gradients(schedule: str, virtual: int) 
     async with pipeline(
         STAGES,
         loss=word_loss,
-        optimizer=optim.Adam(lr=1e-2),
+        optimizer=adam(),
         ties=TIES,
         schedule=schedule,
         virtual_stages=virtual,
@@ -61,7 +57,7 @@ async def test_they_are_found_where_a_sequential_uses_a_parameter_twice() -> Non
     parts = modules(STAGES)
     parts[2].weight = parts[0].table.weight
     oracle = Oracle(parts, word_loss, adam)
-    async with pipeline(oracle.whole, 3, loss=word_loss, optimizer=optim.Adam(lr=1e-2)) as pipe:
+    async with pipeline(oracle.whole, 3, loss=word_loss, optimizer=adam()) as pipe:
         await assert_equals_one_process(pipe, oracle)
 
 
@@ -69,7 +65,7 @@ async def test_a_parameter_twice_in_one_stage_and_in_another() -> None:
     model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, dtype=np.float64) for _ in range(4)])
     model[1].weight = model[3].weight = model[0].weight
     oracle = Oracle([model], F.mse_loss, adam)
-    async with pipeline(model, balance=[2, 2], loss=F.mse_loss, optimizer=optim.Adam(lr=1e-2)) as pipe:
+    async with pipeline(model, balance=[2, 2], loss=F.mse_loss, optimizer=adam()) as pipe:
         for seed in range(3):
             x, y = np.random.default_rng(seed).normal(size=(2, 11, WIDTH))
             assert await pipe.step(x, y) == pytest.approx(oracle.step(x, y), abs=1e-12)
@@ -79,7 +75,7 @@ async def test_a_parameter_twice_in_one_stage_and_in_another() -> None:
 
 async def test_replicas_of_tied_stages() -> None:
     stages = [psf.pipeline.Stage(Table, replicas=2), (Hidden, ()), psf.pipeline.Stage(Scores, replicas=3)]
-    async with pipeline(stages, loss=word_loss, optimizer=optim.Adam(lr=1e-2), ties=TIES) as pipe:
+    async with pipeline(stages, loss=word_loss, optimizer=adam(), ties=TIES) as pipe:
         first, middle, last = modules(stages)
         last.weight = first.table.weight
         oracle = Oracle([first, middle, last], word_loss, adam)
@@ -94,7 +90,7 @@ async def test_gradients_that_are_rows_stay_so(schedule: str, virtual: int) -> N
     async with pipeline(
         stages,
         loss=word_loss,
-        optimizer=optim.Adam(lr=1e-2),
+        optimizer=adam(),
         ties=[("0.table.weight", "1.table.weight")],
         schedule=schedule,
         virtual_stages=virtual,

@@ -10,8 +10,9 @@ import numpy as np
 
 import psframework as psf
 import psframework.nn.functional as F
-from psframework import nn, optim
+from psframework import nn
 from tests.support.pipeline_faults import fatal
+from tests.support.pipeline_oracle import adam
 
 STAGES = 3
 
@@ -24,14 +25,14 @@ class Bench:
 
     async def open(self, **options: Any) -> Any:
         """A pipe whose stages do what the file says."""
-        given = {"loss": F.cross_entropy, "optimizer": optim.Adam(lr=0.01), "microbatches": 4} | options
+        given = {"loss": F.cross_entropy, "optimizer": adam(), "microbatches": 4} | options
         return await self.cluster.pipeline(list(fatal(STAGES, self.trigger)), **given)
 
     def twin(self, state: dict[str, np.ndarray]) -> tuple[nn.Module, Any]:
         """The same model in one process, and its optimizer."""
         model = nn.Sequential(*(kind(*args) for kind, args in fatal(STAGES, self.trigger)))
         model.load_state_dict(state)
-        return model, optim.Adam(model.parameters(), lr=0.01)
+        return model, adam(model.parameters())
 
     async def whole(self, services: int) -> None:
         """All services run; those that have died are started again."""
