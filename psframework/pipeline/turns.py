@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from psframework.errors import DeadlineExceeded
 from psframework.rpc.deadline import Deadline
@@ -19,33 +19,29 @@ class Turns:
         self._writing = False
         self._line: deque[tuple[asyncio.Future[None], bool]] = deque()
 
-    @asynccontextmanager
-    async def alone(self, deadline: Deadline = Deadline.NEVER) -> AsyncIterator[None]:
+    def alone(self, deadline: Deadline = Deadline.NEVER) -> AbstractAsyncContextManager[None]:
         """Nobody else is inside.
 
         Raises:
             DeadlineExceeded: those before it were not done in time.
         """
-        await self._enter(True, deadline)
-        try:
-            yield
-        finally:
-            self._writing = False
-            self._admit()
+        return self._inside(True, deadline)
 
-    @asynccontextmanager
-    async def together(self, deadline: Deadline = Deadline.NEVER) -> AsyncIterator[None]:
+    def together(self, deadline: Deadline = Deadline.NEVER) -> AbstractAsyncContextManager[None]:
         """Nobody is alone inside.
 
         Raises:
             DeadlineExceeded: those before it were not done in time.
         """
-        await self._enter(False, deadline)
+        return self._inside(False, deadline)
+
+    @asynccontextmanager
+    async def _inside(self, alone: bool, deadline: Deadline) -> AsyncIterator[None]:
+        await self._enter(alone, deadline)
         try:
             yield
         finally:
-            self._readers -= 1
-            self._admit()
+            self._leave(alone)
 
     async def _enter(self, alone: bool, deadline: Deadline) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -57,7 +53,8 @@ class Turns:
         except BaseException as error:
             if turn.done() and not turn.cancelled():  # admitted, and cancelled before it knew
                 self._leave(alone)
-            self._admit()
+            else:  # whoever stands behind it may be next
+                self._admit()
             if isinstance(error, TimeoutError):
                 text = "this pipeline was still at what it had been asked before"
                 raise DeadlineExceeded(text) from None
@@ -68,6 +65,7 @@ class Turns:
             self._writing = False
         else:
             self._readers -= 1
+        self._admit()
 
     def _admit(self) -> None:
         while self._line:
