@@ -160,7 +160,7 @@ async def test_a_context_is_left_while_a_backward_runs(stage: Stage) -> None:
     async with AsyncExitStack() as stack:
         async with stage.cluster.dist_autograd() as ctx:
             backward = await stack.enter_async_context(held(stage, ctx))
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             with pytest.raises(ContextClosed, match="has ended"):
                 await backward
 

@@ -274,7 +274,7 @@ async def test_a_rank_that_raises_ends_the_wait_of_all(stage: Stage, tmp_path: P
         raised = float((await ranks[1].line("raises at")).split()[2])
         for rank in (0, 2):
             _, _, at, lost, text = (await ranks[rank].line("lost at")).split(maxsplit=4)
-            assert float(at) - raised < 1.0
+            assert float(at) - raised < LEASE - 1
             assert lost == "1", text
             assert text.startswith("rank 1 (trainer-")
         assert await ranks[0].end() == await ranks[2].end() == 0

@@ -6,7 +6,6 @@ import gc
 import signal
 import sys
 import threading
-import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -349,6 +348,16 @@ async def test_nesting_to_depth_64_needs_one_thread_a_side(crew: Crew) -> None:
     )
 
 
+@pytest.mark.parametrize("lanes", LANES)
+async def test_nested_calls_need_no_room_for_what_those_before_them_brought(crew: Crew, lanes: str) -> None:
+    """Each of them waits for the next, so together they bring far more than the window."""
+    options = AgentOptions(lanes=parse(lanes), window_bytes=256 * 1024)
+    ann, _ = await crew.hire("ann", options=options), await crew.hire("bob", options=options)
+    path, load = ["bob", "ann"] * 16, bytes(100_000)
+    calls = [ann.remote.rpc_async("bob", called.ping_pong, (path[1:], load), timeout=10) for _ in range(4)]
+    assert await asyncio.gather(*calls) == [31] * 4
+
+
 async def test_whoever_takes_no_connections_is_called_over_the_one_it_opened(crew: Crew) -> None:
     hub, notebook = await crew.hire("hub"), await crew.hire("notebook", listens=False)
     with pytest.raises(PeerLost, match="no address"):
@@ -388,9 +397,8 @@ async def test_a_killed_member_fails_its_calls_soon(crew: Crew) -> None:
     futures += [ann.remote.rpc_async("bob", called.wait_for_gate) for _ in range(20)]
     await ann.remote.rpc_async("bob", called.add_async, (1,))
     process.kill()
-    start = time.monotonic()
-    results = await asyncio.gather(*futures, return_exceptions=True)
-    assert time.monotonic() - start < 2
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*futures, return_exceptions=True)
     assert all(isinstance(r, PeerLost) and r.peer == "bob" and r.may_have_run for r in results)
     assert not ann.remote.outstanding()
     del crew.book.known["bob"]
