@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable, Coroutine
 from math import prod
 from threading import get_ident
@@ -43,6 +44,7 @@ class Calls:
         self._timeout = timeout
         self.nccl: Nccl | None = None
         self._going: set[asyncio.Task[Any]] = set()
+        self._refusals: set[concurrent.futures.Future[None]] = set()  # that others have yet to hear of
 
     def deadline(self, timeout: float | None) -> Deadline:
         """Of an operation that is called now."""
@@ -144,8 +146,8 @@ class Calls:
         """
         deadline, (rank, size) = self.deadline(timeout), place
         future: Future[list[Any] | None] = Future(_it_runs_on)
-        lengths = np.empty(size, np.int64)
-        first = self.work(Descriptor(0, Operation.ALL_GATHER, "int64", (1,)), deadline)
+        lengths, note = np.empty(size, np.int64), f"gather_object(root {dst})"
+        first = self.work(Descriptor(0, Operation.ALL_GATHER, "int64", (1,), note=note), deadline)
         first.send, first.receive = np.array([packed.size], np.int64), lengths
 
         def load(work: Work) -> None:
@@ -164,7 +166,8 @@ class Calls:
                 finish(work, error)
                 return
             shape = (int(lengths.max()),)
-            second = self.work(Descriptor(0, Operation.GATHER, "uint8", shape, None, dst), deadline)
+            descriptor = Descriptor(0, Operation.GATHER, "uint8", shape, None, dst, note=note)
+            second = self.work(descriptor, deadline)
             self._queue.put(Call(second, finish, load), front=True)
 
         self._queue.put(Call(first, go_on))
@@ -175,8 +178,19 @@ class Calls:
 
         Unless `load`, just before, raises.
         """
-        descriptor = Descriptor(0, Operation.REFUSE, note=why)
-        self._queue.put(Call(self._work(descriptor, None), lambda work, error: None, load))
+        told: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._refusals.add(told)
+
+        def finish(work: Work, error: BaseException | None) -> None:
+            self._refusals.discard(told)
+            told.set_result(None)
+
+        self._queue.put(Call(self._work(Descriptor(0, Operation.REFUSE, note=why), None), finish, load))
+
+    async def told(self, seconds: float) -> None:
+        """Until the other ranks have heard of all that was declined, but no longer than that."""
+        if refusals := [asyncio.wrap_future(each) for each in tuple(self._refusals)]:
+            await asyncio.wait(refusals, timeout=seconds)
 
     async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Does what other ranks wait for; it goes on if the caller is cancelled."""

@@ -295,7 +295,7 @@ class Groups:
                 self.clean_up(forget(self.membership.kv, seat.id))
             self._drop(seat, ContextClosed(f"group {group.name!r} was closed here"))
             # After a failure too: who shrinks the group does not wait for this rank.
-            await self.news.closed(seat, group.last_completed, group.error, wait=in_order)
+            await self.news.closed(seat, group.recorder.last_shared, group.error, wait=in_order)
 
     # For the servicer
 

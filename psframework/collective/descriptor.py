@@ -80,6 +80,10 @@ class Descriptor:
             details.append(f"root {self.root}")
         return f"{what}({', '.join(details)})"
 
+    @property
+    def _name(self) -> str:
+        return (self.note or self.operation.name.lower()).partition("(")[0]
+
     def encode(self) -> bytes:
         """At most `SLOT_BYTES`; two ranks agree if their bytes are the same (`open` ones aside)."""
         dtype, note = self.dtype.encode(), self.note.encode()[:_MAX_NOTE]
@@ -116,8 +120,8 @@ class Descriptor:
             return False
         if self.operation is Operation.REFUSE:
             return False
-        if self.open or other.open:
-            return True
+        if self.open or other.open:  # of arrays and of objects differ, too
+            return self._name == other._name
         return (self.dtype, self.shape, self.note) == (other.dtype, other.shape, other.note)
 
 

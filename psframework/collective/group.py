@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 TIMEOUT: Final = 300.0
 """Seconds that an operation may take if nobody says otherwise."""
 
+_HEAR_SECONDS: Final = 1.0  # for the other ranks to come to a call that this one can't do
 _ASK_SECONDS: Final = 1.0  # for the other ranks to say where they are, when a deadline has passed
 _LAST: Final = 20  # operations that the log shows then
 
@@ -72,7 +73,7 @@ class Keeper(Protocol):
         ...
 
     async def leave(self, group: ProcessGroup) -> None:
-        """This rank closes the group: the others hear of it, with `group.last_completed`; its Post ends."""
+        """This rank closes the group: the others hear of it, and after which operation; its Post ends."""
         ...
 
     async def shrink(self, group: ProcessGroup, deadline: Deadline) -> ProcessGroup:
@@ -303,11 +304,18 @@ class ProcessGroup(Collectives):
     async def close(self) -> None:
         """Leaves the group. Operations that did not end fail with ContextClosed here.
 
-        On other ranks those that this rank had completed end well; all others fail with PeerLost.
+        On other ranks those that had ended on this rank end as here; all others fail with PeerLost. What a
+        call of this rank raised at once they hear before, if they come to it soon.
         """
         if self.closed:
             return
         self.closed = True
+        try:
+            await self._calls.told(_HEAR_SECONDS)
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
         who = f"rank {self.rank} ({self.members[self.rank]})"
         gone = PeerLost(f"{who} closed group {self.name!r}", peer=self.members[self.rank], rank=self.rank)
         error = ContextClosed(f"group {self.name!r} is closed")

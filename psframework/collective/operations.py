@@ -222,11 +222,12 @@ class Collectives:
             TypeError: on `src`, if the value can't travel; says which part of it.
         """
         self._check_rank("src", src)
+        note = f"broadcast_object(root {src})"
         if src != self.rank:
-            descriptor = Descriptor(0, Operation.BROADCAST, root=src, open=True)
+            descriptor = Descriptor(0, Operation.BROADCAST, root=src, open=True, note=note)
             return self._calls.receive(descriptor, lambda root: root.shape, timeout, objects.unpack)
         lent = lend(objects.pack(value))
-        descriptor = Descriptor(0, Operation.BROADCAST, lent.dtype, lent.shape, None, src)
+        descriptor = Descriptor(0, Operation.BROADCAST, lent.dtype, lent.shape, None, src, note=note)
         return self._calls.give(descriptor, lent, value, timeout)
 
     @counted

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from psframework.collective.descriptor import Descriptor
+from psframework.errors import CollectiveMismatch
 
 KEPT: Final = 2000
 """Operations that a group remembers."""
@@ -73,6 +74,10 @@ class Recorder:
     Args:
         clock: where "now" comes from, in seconds.
         kept: how many it remembers.
+
+    Attributes:
+        last_completed: number of the last operation that succeeded; 0 before the first.
+        last_shared: of the last one that ended here as on all ranks: it succeeded, or they differed.
     """
 
     def __init__(self, clock: Callable[[], float], kept: int = KEPT) -> None:
@@ -81,7 +86,7 @@ class Recorder:
         self._records: deque[Record] = deque(maxlen=kept)
         self._completed: Record | None = None
         self._running: Record | None = None
-        self.last_completed = 0
+        self.last_completed = self.last_shared = 0
 
     def called(self, descriptor: Descriptor) -> Record:
         """The user called it; it waits for its turn."""
@@ -104,10 +109,12 @@ class Recorder:
         if error is None:
             self._completed = record
             self.last_completed = record.descriptor.sequence
+        if error is None or isinstance(error, CollectiveMismatch):
+            self.last_shared = record.descriptor.sequence or self.last_shared
 
     def resume(self, sequence: int) -> None:
         """The group continues one that completed so many operations."""
-        self.last_completed = sequence
+        self.last_completed = self.last_shared = sequence
 
     def standing(self) -> Standing:
         """Where this rank is."""

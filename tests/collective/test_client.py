@@ -13,6 +13,7 @@ import psframework as psf
 from psframework.collective.options import GroupOptions
 from psframework.errors import (
     ArgumentError,
+    CollectiveMismatch,
     ContextClosed,
     DeadlineExceeded,
     Evicted,
@@ -56,6 +57,36 @@ async def test_closing_in_order_logs_nothing(world: Clusters) -> None:
             await asyncio.gather(message, return_exceptions=True)
             await groups[0].close()
     assert not [line for line in lines if line["event"] == "call failed"]
+
+
+@pytest.mark.parametrize("algorithm", ["shm", "direct", "ring"])
+@pytest.mark.parametrize("wrong", [np.ones(4), "no array"], ids=["shape", "no array"])
+async def test_all_hear_what_is_wrong_though_each_closes_at_once(
+    world: Clusters, algorithm: str, wrong: object
+) -> None:
+    async def use(group: psf.ProcessGroup) -> None:
+        async with group:
+            await group.barrier()
+            await group.all_reduce(np.ones(3) if group.rank else wrong)
+
+    members = await world.join("a", "b", "c")
+    for number in range(5):
+        groups = await world.group(f"g{number}", members, algorithm=algorithm)
+        errors = await asyncio.gather(*map(use, groups), return_exceptions=True)
+        wanted = [CollectiveMismatch if isinstance(wrong, np.ndarray) else ArgumentError]
+        assert list(map(type, errors)) == wanted + 2 * [CollectiveMismatch], errors
+
+
+async def test_who_can_not_do_a_call_does_not_wait_long_for_others(
+    world: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psframework.collective.group._HEAR_SECONDS", 0.05)
+    mine, theirs = await world.group("g", await world.join("a", "b"))
+    with pytest.raises(ArgumentError):
+        mine.all_reduce("no array")
+    await mine.close()
+    with pytest.raises(PeerLost, match="rank 0"):
+        await theirs.barrier()
 
 
 async def test_it_is_the_same_while_it_lives(world: Clusters) -> None:

@@ -95,6 +95,9 @@ def test_open_ranks_are_compared_too():
     assert check(root, Descriptor(1, Operation.BROADCAST, root=0, open=True))
     assert check(root, Descriptor(1, Operation.SCATTER, root=1, open=True))
     assert check(root, Descriptor(1, Operation.BROADCAST, "int8", (3,), root=1))
+    wants_object = Descriptor(1, Operation.BROADCAST, root=1, open=True, note="broadcast_object(root 1)")
+    assert "broadcast(int8 of shape (2,), root 1)" in check(root, wants_object)
+    assert "broadcast_object(root 1)" in check(root, wants_object)
 
 
 def test_steps_of_different_operations_differ():

@@ -131,6 +131,18 @@ async def test_a_mistake_of_one_rank_reaches_all_and_the_group_lives_on(made, mi
     assert {group.last_completed for group in made} == {2}
 
 
+async def test_objects_are_no_arrays(made):
+    for wrong, right in (
+        (lambda group: group.broadcast(np.zeros(3), 1), lambda group: group.broadcast_object(None, 1)),
+        (lambda group: group.all_gather(np.array([7])), lambda group: group.gather_object("x", 1)),
+    ):
+        calls = [(wrong if group.rank == 1 else right)(group) for group in made]
+        for call in calls:
+            with pytest.raises(CollectiveMismatch, match=r"_object\(root 1\)"):
+                await call
+    assert await everywhere(made, lambda group: group.barrier()) == [None] * SIZE
+
+
 async def test_a_mistake_of_all_ranks_keeps_them_in_step(made):
     """torchcomms#287."""
     for group in made:

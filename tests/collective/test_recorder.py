@@ -6,7 +6,7 @@ from psframework.collective.descriptor import Descriptor, Operation
 from psframework.collective.ops import ReduceOp
 from psframework.collective.queue import numbered
 from psframework.collective.recorder import KEPT, Recorder, Standing, compare
-from psframework.errors import PeerLost
+from psframework.errors import CollectiveMismatch, PeerLost
 
 REDUCE = Descriptor(0, Operation.ALL_REDUCE, "float32", (3, 4), ReduceOp.SUM)
 BARRIER = Descriptor(0, Operation.BARRIER)
@@ -71,6 +71,17 @@ def test_a_failed_operation_is_not_completed(clock):
     standing = recorder.standing()
     assert standing == Standing(1, "all_reduce(float32 of shape (3, 4), SUM)", 0, "", 5.0)
     assert recorder.last_completed == 1
+
+
+def test_a_mismatch_has_ended_for_all_ranks_alike(clock):
+    recorder = Recorder(clock)
+    run(recorder, REDUCE, 1)
+    run(recorder, BARRIER, 2, CollectiveMismatch("they differ"))
+    assert (recorder.last_completed, recorder.last_shared) == (1, 2)
+    dropped = recorder.called(BARRIER)
+    recorder.ended(dropped, CollectiveMismatch("they differ"))
+    run(recorder, BARRIER, 3, PeerLost("gone"))
+    assert (recorder.last_completed, recorder.last_shared) == (1, 2)
 
 
 def test_a_group_that_continues_another(clock):
