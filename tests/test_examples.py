@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import psframework as psf
 from psframework.cluster.process import child_environment
 from psframework.pipeline.schedule import Action, Kind, actions, peak_activations
 from psframework.pipeline.timetable import Timetable, simulate
@@ -102,15 +103,17 @@ def test_the_recommender_finds_the_topics() -> None:
     assert len(areas) == 5 and areas[-1] > 0.86, done.stdout
 
 
-@pytest.mark.timeout(180)
-def test_batched_calls_learn_and_are_three_times_as_many() -> None:
-    for _ in range(3):  # what else the machine does may take the one or the other measurement
-        output = example("batch_rpc", "--epochs=3")
-        times, right = (float(n) for n in re.findall(r"^(?:batched: |accuracy )([\d.]+)", output, re.M))
-        assert right > 0.85, output  # two trainers race, so no two runs are alike
-        if times >= 3:
-            return
-    raise AssertionError(output)
+def test_batched_calls_run_together_and_each_gets_its_own_answer() -> None:
+    output = example("batch_rpc", "--epochs=3")
+    rows = re.findall(r"^(\w+) +(\d+) calls in +(\d+) batches", output, re.M)
+    run = {name: (int(calls), int(batches)) for name, calls, batches in rows}
+    digits = psf.data.digits()
+    train, test = len(digits.x_train), len(digits.x_test)
+    assert run["predict_alone"] == (train, train)
+    assert [run[name][0] for name in ("update", "predict")] == [3 * train, 15 * test], "each runs once"
+    assert all(run[name][1] < run[name][0] for name in ("update", "predict")), output
+    right = float(re.findall(r"^accuracy ([\d.]+)", output, re.M)[0])
+    assert right > 0.85, output  # two trainers race, so no two runs are alike
 
 
 def test_observers_elsewhere_teach_an_agent_to_balance_a_pole(tmp_path: Path) -> None:
