@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ class Host:
         self._post = Post(plan.pipe, cluster, self._mailbox)
         self._updating = Updating(self._stages, seat, cluster)
         self._running: set[Runner] = set()
+        self._beside = ("", 0.0)  # what it does beside runs, and since when
         self._work = Work()
         self._held: Runner | None = None  # the run whose update is held
         self._commits = Commits()
@@ -135,7 +137,8 @@ class Host:
 
     async def push(self) -> None:
         """Has parameter servers update what they keep; after a commit."""
-        await self._updating.push()
+        with self._at("waiting for the parameter server"):
+            await self._updating.push()
 
     async def commit(self, number: int, complete: int) -> None:
         """Takes a snapshot of all stages, and has it kept elsewhere too.
@@ -156,8 +159,9 @@ class Host:
 
     async def go_back(self, plan: PipePlan, commit: int) -> None:
         """Restores a commit of its own, and goes on under another plan."""
-        await self._updating.reset()  # first, since it may write into buffers still
-        await compute(self._restore, self._commits[commit])
+        with self._at("going back to the last commit"):
+            await self._updating.reset()  # first, since it may write into buffers still
+            await compute(self._restore, self._commits[commit])
         self._commits.keep_only(commit)
         self._plan = plan
         await self.push()
@@ -189,8 +193,8 @@ class Host:
     async def standing(self) -> Standing:
         """Where it is."""
         running = next(iter(self._running), None)
-        doing, since = ("", 0.0) if running is None else (running.doing, time.monotonic() - running.since)
-        return Standing(tuple(self._commits.numbers), doing, since)
+        doing, since = self._beside if running is None else (running.doing, running.since)
+        return Standing(tuple(self._commits.numbers), doing, time.monotonic() - since if doing else 0.0)
 
     async def abort(self, run: int, why: str) -> None:
         """All runs up to this one have failed; on return nothing of them goes on."""
@@ -204,6 +208,14 @@ class Host:
         self._commits.clear()
         self._kept.clear()
         await self._updating.close()
+
+    @contextmanager
+    def _at(self, doing: str) -> Iterator[None]:
+        self._beside = (doing, time.monotonic())
+        try:
+            yield
+        finally:
+            self._beside = ("", 0.0)
 
     async def _end(self, run: int, error: BaseException) -> None:
         self._mailbox.end_through(run, error)

@@ -79,6 +79,6 @@ class Recovery:
         """Those that are there stand at the newest commit afterwards."""
         ranks, number = self._ranks, self._runs.number
         there = [seat for seat in ranks.seats if seat not in ranks.lost]
-        await ranks.call("abort", number, "this run was given up", deadline=deadline, seats=there)
+        await self._runs.call("abort", number, "this run was given up", deadline=deadline, seats=there)
         commit = self._training.history.commit
-        await ranks.call("go_back", ranks.plan, commit, deadline=deadline, seats=there)
+        await self._runs.call("go_back", ranks.plan, commit, deadline=deadline, seats=there)

@@ -80,7 +80,12 @@ class Runs:
     ) -> list[Any]:
         """Has all ranks, or some, do something else; returns and raises as `go`."""
         calls = self._ranks.start(method, *args, deadline=_later(deadline), seats=seats)
-        await self._ended(calls, deadline)
+        try:
+            if calls:
+                await self._ended(calls, deadline)
+        except Exception:
+            self.check_open()
+            raise
         return [call.result() for call in calls]
 
     async def blame(self) -> str:
@@ -94,7 +99,8 @@ class Runs:
             f"{words(seat)} has been {it.doing} for {it.seconds:.1f} s" for seat, it in computing
         ]
         lost = [f"{words(seat)} is gone" for seat in sorted(self._ranks.lost)]
-        return f"the step did not end in time: {'; '.join(lost + texts)}"
+        said = "; ".join(lost + texts) or "by now nobody is at it any more"
+        return f"the step did not end in time: {said}"
 
     async def _ended(
         self,

@@ -250,6 +250,20 @@ async def test_going_back_twice_to_the_same_commit() -> None:
     np.testing.assert_array_equal(after[0], after[2])
 
 
+async def test_what_it_does_beside_runs_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank, served = host(), asyncio.Event()
+    await trained(rank, 1)
+    monkeypatch.setattr(rank._updating, "push", served.wait)
+    for work in (rank.push(), rank.go_back(rank._plan, 1)):
+        task = asyncio.ensure_future(work)
+        await does(rank, "waiting for the parameter server")
+        assert (await rank.standing()).seconds >= 0
+        served.set()
+        await task
+        served.clear()
+        assert not (await rank.standing()).doing
+
+
 async def test_going_back_to_a_commit_that_is_not_here() -> None:
     rank = host()
     await trained(rank, 1)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psframework.errors import ContextClosed, DeadlineExceeded
+from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
 from psframework.pipeline.plan import Key, Order, PipePlan, Report, Standing
 from psframework.pipeline.post import Letter
 from psframework.pipeline.ranks import Seat
@@ -144,6 +144,28 @@ async def test_who_waits_for_others_is_not_blamed_while_somebody_computes() -> N
     bench = Bench()
     bench.ranks.doing = "waiting for the data of the forward of stage 1"
     assert "1.0 has been waiting" in await bench.runs.blame()
+
+
+async def test_a_deadline_that_passes_as_the_last_one_ends() -> None:
+    bench = Bench()
+
+    async def look(_: Deadline) -> dict[Seat, Standing | None]:
+        return {seat: Standing() for seat in (Seat(0, 0), Seat(0, 1), Seat(1, 0))}
+
+    bench.ranks.look = look  # type: ignore[method-assign]
+    assert await bench.runs.blame() == "the step did not end in time: by now nobody is at it any more"
+
+
+async def test_a_call_that_is_late_or_ends_with_the_pipe() -> None:
+    bench = Bench()
+    with pytest.raises(DeadlineExceeded, match=r"1\.0 has been computing F of stage 1"):
+        await bench.runs.call("go_back", deadline=Deadline.after(SOON))
+    call = asyncio.ensure_future(bench.runs.call("go_back", deadline=Deadline.NEVER))
+    bench.ranks.answers = []
+    bench.runs.closed = True
+    await bench.answered(PeerLost("it was closed", reason="closed"))
+    with pytest.raises(ContextClosed):
+        await call
 
 
 async def test_without_a_limit() -> None:
