@@ -115,6 +115,14 @@ class TensorPassenger:
         context.callers.add(peer.incarnation)
         enter(home, context)
 
+    def current(self) -> object:
+        """The context that the code at hand belongs to, with its connection."""
+        return _current.get()
+
+    def resume(self, found: Any) -> None:
+        """From here on code belongs to what `current` answered."""
+        _current.set(found)
+
     # As the passenger of tensors
 
     def depart(self, value: Any, journey: Journey) -> bytes | None:

@@ -130,6 +130,16 @@ async def test_tasks_and_threads_inherit_it(inside: Context) -> None:
     assert await asyncio.to_thread(passenger.current) is inside
 
 
+def test_work_may_be_part_of_what_was_current_elsewhere(inside: Context) -> None:
+    found = PASSENGER.current()
+    with passenger.outside():
+        assert PASSENGER.current() is None
+        PASSENGER.resume(found)
+        assert passenger.current() is inside
+        PASSENGER.resume(None)
+        assert passenger.current() is None
+
+
 def test_a_block_inside_of_one_may_be_outside(inside: Context) -> None:
     with passenger.outside():
         assert PASSENGER.leave("bob") == b"" and passenger.current() is None

@@ -88,6 +88,18 @@ async def test_a_tensor_that_goes_to_all(stage: Stage) -> None:
         assert ctx.gradients()[x] == [2.0 * len(stage.workers)]
 
 
+async def test_contexts_do_not_meet_in_a_batch(stage: Stage) -> None:
+    async def gradient(number: float) -> Any:
+        x, call = leaf(number), stage.cluster.rpc_async
+        async with stage.cluster.dist_autograd() as ctx:
+            y, z = await asyncio.gather(*(call(W0, functions.twice_together, (x,)) for _ in range(2)))
+            await ctx.backward([(y * z).sum()])
+            return ctx.gradients()[x]
+
+    numbers = [1.0, 2.0, 3.0, 4.0]
+    assert await asyncio.gather(*map(gradient, numbers)) == [8.0 * number for number in numbers]
+
+
 async def test_a_worker_opens_contexts_too(stage: Stage) -> None:
     """Also while it serves a call of another one's context, through whose creator its own may go."""
     x = leaf(2.0)

@@ -35,6 +35,13 @@ def twice(x: Any) -> Any:
 
 
 @psf.remote
+@psf.batched(max_size=4, max_wait=0.1)
+def twice_together(xs: list[Any]) -> Any:
+    """What several calls bring, as one."""
+    return psf.ops.stack(xs) * 2.0
+
+
+@psf.remote
 def both(x: Any) -> Any:
     """Two tensors and something else."""
     return x * 2.0, x * 3.0, {"both": [1, "one", np.arange(3)]}

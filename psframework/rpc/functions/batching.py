@@ -18,7 +18,7 @@ from typing import Any, Final, overload
 
 from psframework.errors import ArgumentError
 from psframework.rpc.compute import compute
-from psframework.rpc.functions import context
+from psframework.rpc.functions import context, scope
 from psframework.rpc.functions.execute import users_error
 
 Function = Callable[..., Any]
@@ -29,12 +29,14 @@ MAX_WAIT: Final = 0.002
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One call: its item, since when it waits, where its result goes, and the batches that wait for it."""
+    """One call: its item, since when it waits, where its result goes, the batches that wait for it, and the
+    scope that it is part of."""
 
     item: Any
     since: float
     outcome: asyncio.Future[Any]
     inside: frozenset[Batch] = frozenset()
+    scope: object = None
 
 
 @dataclass(slots=True, eq=False)
@@ -84,8 +86,13 @@ class Room:
         return 0.0 if self.full or not self._waiting else self._waiting[0].since + self._max_wait - now
 
     def take(self) -> list[Waiting]:
-        """The next batch, the oldest calls."""
-        return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_size))]
+        """The next batch: the oldest call, and the oldest others of its scope, since scopes don't mix."""
+        waiting, batch, others = self._waiting, list[Waiting](), list[Waiting]()
+        while waiting and len(batch) < self._max_size:
+            call = waiting.popleft()
+            (batch if not batch or call.scope == batch[0].scope else others).append(call)
+        waiting.extendleft(reversed(others))
+        return batch
 
 
 class Batcher:
@@ -107,7 +114,7 @@ class Batcher:
         loop, inside = asyncio.get_running_loop(), _inside.get(frozenset())
         if any(batch.batcher is self and not batch.over for batch in inside):
             raise ArgumentError("a batched function that awaits itself would wait for ever: split it in two")
-        call = Waiting(item, loop.time(), loop.create_future(), inside)
+        call = Waiting(item, loop.time(), loop.create_future(), inside, scope.current())
         self._room.add(call)
         if self._work is None:  # it ends with the last call
             self._full = asyncio.Event()
@@ -150,6 +157,7 @@ class Batcher:
         """Runs a batch, and tells each call how it went."""
         this = Batch(self)
         _inside.set(frozenset({this}).union(*[call.inside for call in batch]))
+        scope.resume(batch[0].scope)
         try:
             results = await self._run(*owner, [call.item for call in batch])
             outcomes = _one_each(results, len(batch))
@@ -185,7 +193,8 @@ def batched(
     is raised by its own call; one that the function raises, by all. Batches of a function, or of a method of
     one object, run one after the other: plain functions in the compute thread, async ones on the loop. A
     batch that runs is left to its end, whoever is still there to hear of it. It is nobody's call in
-    particular: it has no deadline, and no `psf.current_caller()`. It may not await its own function.
+    particular: it has no deadline, and no `psf.current_caller()`. Calls from inside of different
+    distributed-autograd contexts are in different batches. It may not await its own function.
 
     Args:
         function: takes a list of items; a method takes `self` as well.

@@ -25,6 +25,12 @@ class Scope(Protocol):
             PsfError: the call is refused; WireError if the bytes are not what `leave` makes.
         """
 
+    def current(self) -> object:
+        """What calls made here would be part of; None outside of any scope."""
+
+    def resume(self, found: object) -> None:
+        """From here on, in this context, code is part of what `current` answered elsewhere."""
+
 
 _scope: Scope | None = None
 
@@ -46,6 +52,17 @@ def put_down() -> None:
 def leaving(name: str) -> bytes:
     """What a call to that member carries."""
     return b"" if _scope is None else _scope.leave(name)
+
+
+def current() -> object:
+    """What calls made here would be part of; None for nothing."""
+    return None if _scope is None else _scope.current()
+
+
+def resume(found: object) -> None:
+    """From here on, in this context, code is part of what `current` answered elsewhere."""
+    if _scope is not None:
+        _scope.resume(found)
 
 
 def entering(data: bytes, peer: PeerInfo) -> None:

@@ -5,6 +5,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from psframework.errors import ArgumentError
 from psframework.rpc import registry
 from psframework.rpc.call import PeerInfo
 from psframework.rpc.deadline import Deadline
-from psframework.rpc.functions import context
+from psframework.rpc.functions import context, scope
 from psframework.rpc.functions.batching import Room, Waiting, batched
 from psframework.rpc.functions.context import Caller, Running
 from psframework.rpc.registry import Kind
@@ -220,6 +221,46 @@ async def test_a_batch_is_no_call_of_its_first_caller() -> None:
     finally:
         context.leave()
     assert deadlines == [Deadline.NEVER]
+
+
+class Noted:
+    """A scope that is a name."""
+
+    inside = ContextVar("inside", default="")
+
+    def leave(self, name: str) -> bytes:
+        return self.inside.get().encode()
+
+    def enter(self, data: bytes, peer: PeerInfo) -> None:
+        raise AssertionError("no call comes")
+
+    def current(self) -> object:
+        return self.inside.get()
+
+    def resume(self, found: Any) -> None:
+        self.inside.set(found or "")
+
+
+async def test_a_batch_is_of_one_scope_and_runs_in_it() -> None:
+    """Not in that of the first caller of all, which may have ended."""
+    batches, scope_of = [], Noted()
+
+    @batched(max_size=2, max_wait=LONG)
+    async def look(items: list[str]) -> list[str]:
+        batches.append((scope.leaving("worker-0"), items))
+        return items
+
+    async def ask(item: str) -> str:
+        scope_of.resume(item[:-1])
+        return await look(item)
+
+    items = ["a1", "1", "b1", "a2", "a3", "2", "a4", "b2"]
+    scope.carry(scope_of)
+    try:
+        assert await asyncio.gather(*map(ask, items)) == items
+    finally:
+        scope.put_down()
+    assert batches == [(b"a", ["a1", "a2"]), (b"", ["1", "2"]), (b"b", ["b1", "b2"]), (b"a", ["a3", "a4"])]
 
 
 def generator(items: Sequence[int]) -> Any:
