@@ -8,6 +8,7 @@ import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from psframework.autograd.grad_mode import enable_grad
 from psframework.autograd.tensor import Tensor
 from psframework.dist_autograd.handle import DistContext
 from psframework.dist_optim.outcome import check_all
@@ -106,7 +107,7 @@ class DistributedOptimizer:
         rule = self._rule_now()
         spec = None if rule is self._rule else rule.spec()
         await self._wait_made(timeout)
-        with ctx.inside():
+        with ctx.inside(), enable_grad():  # calls under `no_grad` are part of no context
             if not ctx.backwards:
                 raise AutogradError(
                     "no backward has run in this context: call `await ctx.backward([loss])` before the step"

@@ -233,6 +233,17 @@ async def test_a_task_from_outside_the_context_steps_it_too(cluster: psf.Cluster
     assert all((one != other).all() for one, other in zip(await model.values(), before))
 
 
+async def test_it_steps_under_no_grad_too(cluster: psf.Cluster) -> None:
+    """Calls made there belong to no context, but the step is of the one that it is given."""
+    model = Spread(cluster)
+    distributed = psf.DistributedOptimizer(optim.SGD(lr=0.1), model.parts)
+    before = await model.values()
+    async with backward(cluster, model, 0) as ctx:
+        with psf.no_grad():
+            await distributed.step(ctx, max_norm=1.0)
+    assert all((one != other).all() for one, other in zip(await model.values(), before))
+
+
 async def test_a_parameter_that_is_reached_twice_is_stepped_once(cluster: psf.Cluster) -> None:
     part, mine = cluster.remote("worker-0", Part, (0, 5, 3)), Part(1, 3, 2)
     weight = cluster.remote("worker-0", weight_of, (part,))
