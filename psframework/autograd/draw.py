@@ -56,7 +56,7 @@ def draw(
         The drawing.
 
     Raises:
-        ArgumentError: a root that no graph leads to.
+        ArgumentError: a root that no graph leads to, or a path that ends in another suffix than .svg.
     """
     roots = list(root) if isinstance(root, Sequence) else [root]
     if not roots or not all(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in roots):

@@ -9,6 +9,8 @@ from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 
+from psframework.errors import ArgumentError
+
 CHARACTER, LINE = 6.6, 15.0  # pixels
 STYLE = """
   text { font: 11px ui-monospace, monospace; text-anchor: middle; fill: #1f2328; }
@@ -113,9 +115,28 @@ def page(width: float, height: float, parts: Iterable[str], style: str = STYLE, 
     return "\n".join([head, f"<style>{style}\n</style>", f"<defs>{heads}</defs>", *parts, "</svg>\n"])
 
 
-def save(svg: str, path: str | PathLike[str] | None) -> Drawing:
-    """The drawing, in a file if a path is given."""
+def file_of(path: str | PathLike[str] | None) -> Path | None:
+    """Where a drawing is to be written; without a suffix it is SVG all the same.
+
+    Raises:
+        ArgumentError: the suffix is that of another kind of file.
+    """
     target = None if path is None else Path(path)
+    if target is not None and target.suffix.lower() not in ("", ".svg"):
+        raise ArgumentError(
+            f"{str(target)!r} can't be written: a drawing is SVG, and its file ends in .svg, such as "
+            f"{str(target.with_suffix('.svg'))!r}"
+        )
+    return target
+
+
+def save(svg: str, path: str | PathLike[str] | None) -> Drawing:
+    """The drawing, in a file if a path is given.
+
+    Raises:
+        ArgumentError: as `file_of`.
+    """
+    target = file_of(path)
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(svg, encoding="utf-8")

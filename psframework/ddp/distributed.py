@@ -230,6 +230,9 @@ class DistributedDataParallel:
 
         Args:
             path: of an SVG file that is written.
+
+        Raises:
+            ArgumentError: no backward has ended yet, or the path ends in another suffix than .svg.
         """
         if self._step is None or not self._step.spent or not self._step.flight.over:
             raise ArgumentError("timeline: no backward has ended yet")

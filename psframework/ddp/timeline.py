@@ -35,6 +35,9 @@ def draw(
         step: a backward that has ended.
         buckets: those of the step.
         path: of an SVG file that is written.
+
+    Raises:
+        ArgumentError: the path ends in another suffix than .svg.
     """
     has_forward = 0 < forward.began < forward.ended <= step.spent[0].began
     computed = [forward, *step.spent] if has_forward else step.spent

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Protocol
 
-from psframework.autograd.picture import Drawing, save
+from psframework.autograd.picture import Drawing, file_of, save
 from psframework.autograd.tensor import Tensor
 from psframework.dist_autograd import picture
 from psframework.dist_autograd.context import Context
@@ -40,6 +40,7 @@ async def draw(
     deadline: Deadline,
 ) -> Drawing:
     """As `DistContext.draw`."""
+    file_of(path)  # before others are asked
     listed = [roots] if isinstance(roots, Tensor) else roots
     if listed is not None and not all(isinstance(root, Tensor) and root.requires_grad for root in listed):
         raise ArgumentError("draw: a root must be a tensor that requires grad: nothing else has a graph")

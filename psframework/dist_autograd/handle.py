@@ -214,7 +214,8 @@ class DistContext:
             timeout: seconds; None: 60; 0: no limit.
 
         Raises:
-            ArgumentError: nothing to draw: no tensor that requires grad has travelled.
+            ArgumentError: nothing to draw: no tensor that requires grad has travelled; or a path that ends in
+                another suffix than .svg.
             ContextClosed: the context has ended, or a backward in it failed.
         """
         context = self._open
@@ -237,7 +238,9 @@ def gradients() -> dict[Tensor, Gradient]:
     """
     context: Any = passenger.current()
     if context is None:
-        raise ContextClosed("no context here: call this inside one, or in what is called from inside")
+        raise ContextClosed(
+            "no context here: call this inside one, or in what is called from inside, and not under no_grad"
+        )
     context.check()
     return dict(context.gradients)
 

@@ -154,7 +154,7 @@ class Pipeline:
             path: of an SVG file that is written.
 
         Raises:
-            ArgumentError: there was no step.
+            ArgumentError: there was no step, or the path ends in another suffix than .svg.
         """
         step = self._step()
         return timeline.draw(step.spans, step.services, path)

@@ -69,7 +69,8 @@ def draw(spans: Sequence[Span], ranks: Sequence[str], path: str | PathLike[str] 
         path: of an SVG file that is written.
 
     Raises:
-        ArgumentError: there are no spans, or one of a rank without a name.
+        ArgumentError: there are no spans, one of a rank without a name, or a path that ends in another suffix
+            than .svg.
     """
     if not spans:
         raise ArgumentError("timeline: no step has ended yet")

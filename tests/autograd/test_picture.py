@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from psframework.autograd.picture import Box, Drawing, edge, page, save, size, text
+from psframework.errors import ArgumentError
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -55,3 +56,15 @@ def test_a_drawing_is_saved_where_it_is_asked_for(tmp_path):
     assert drawing == Drawing("<svg/>", tmp_path / "new" / "a.svg")
     assert drawing.path.read_text() == drawing._repr_svg_() == "<svg/>"
     assert save("<svg/>", None) == Drawing("<svg/>", None)
+
+
+@pytest.mark.parametrize("name", ["a.SVG", "a"])
+def test_a_suffix_in_capitals_and_none_are_svg(name, tmp_path):
+    assert save("<svg/>", tmp_path / name).path.read_text() == "<svg/>"
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.svg.png", "run-1.2"])
+def test_nothing_is_written_under_the_suffix_of_another_kind_of_file(name, tmp_path):
+    with pytest.raises(ArgumentError, match=rf"{name}' can't be written: .* ends in \.svg, such as"):
+        save("<svg/>", tmp_path / "new" / name)
+    assert not list(tmp_path.iterdir())

@@ -76,6 +76,13 @@ async def test_a_graph_that_can_not_be_read_harms_nothing(input):
     assert "it answered with a graph that" in shown.svg and ">exp<" not in shown.svg
 
 
+async def test_nobody_is_asked_for_a_picture_that_can_not_be_written(tmp_path):
+    crew = Crew(w0=reply())
+    with pytest.raises(ArgumentError, match=r"x\.gif' can't be written: .*\.svg"):
+        await drawing(crew, context("w0"), tmp_path / "x.gif")
+    assert not crew.asked and not list(tmp_path.iterdir())
+
+
 async def test_an_error_of_ours_is_not_hidden():
     with pytest.raises(ZeroDivisionError):
         await drawing(Crew(w0=ZeroDivisionError()), context("w0"))
