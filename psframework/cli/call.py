@@ -42,7 +42,8 @@ def call(
 ) -> None:
     """Call a function of a member and print its result; each item of a generator is a line.
 
-    Example: [bold]psf call worker-0 my_module.add 1 2[/bold], [bold]psf call worker-0 --list[/bold]
+    Example: [bold]psf call worker-0 my_module.add 1 2[/bold]
+    ([bold]psf call worker-0 --list[/bold])
     """
     where = Where(coordinator, tls_dir, timeout)
     if listing:

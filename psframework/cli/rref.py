@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from psframework.cli.member import AsJson, Coordinator, Timeout, TlsDir, Where
+from psframework.cli.member import AsJson, Coordinator, Timeout, TlsDir, Where, console
 from psframework.cluster.handle import Cluster
 from psframework.errors import NotRegistered, PsfError
 from psframework.rref.listing import RRefInfo
@@ -24,6 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Found = Mapping[str, "Sequence[RRefInfo] | PsfError"]
+
+# What to look at instead, where a role runs no functions for others.
+_INSTEAD = {"parameter-server": "it holds parts of models, which `psf status` shows"}
 
 
 @app.callback()
@@ -47,26 +49,44 @@ def list_command(
     if as_json:
         print(json.dumps(as_plain(found), indent=2))
         return
-    console = Console()
-    console.print(_table(found))
+    if any(kept_by(answer) for answer in found.values()):
+        console().print(_table(found))
+    elif not members:
+        print("no RRefs: no member that answered keeps a value for others")
     for owner, answer in found.items():
         if isinstance(answer, PsfError):
-            console.print(f"{owner}: {answer}", markup=False)
+            print(answer if str(answer).startswith(owner) else f"{owner}: {answer}")
+        elif members and not answer:
+            print(f"{owner} owns no RRefs")
 
 
 async def _look(where: Where, wanted: Sequence[str]) -> Found:
     async with where.connect() as cluster:
-        names = wanted or [member.name for member in cluster.members() if member.name != cluster.name]
-        answers = await asyncio.gather(*(_ask(cluster, name, where.timeout) for name in names))
+        roles = {member.name: member.role for member in cluster.members()}
+        names = wanted or [name for name in roles if name != cluster.name]
+        answers = await asyncio.gather(
+            *(_ask(cluster, name, roles.get(name), where.timeout) for name in names)
+        )
         keeps_none = () if wanted else (NotRegistered,)  # a parameter server, say
         return {name: answer for name, answer in zip(names, answers) if not isinstance(answer, keeps_none)}
 
 
-async def _ask(cluster: Cluster, name: str, timeout: float) -> Sequence[RRefInfo] | PsfError:
+async def _ask(
+    cluster: Cluster, name: str, role: str | None, timeout: float
+) -> Sequence[RRefInfo] | PsfError:
     try:
         return await cluster.rrefs.list_of(name, timeout)
+    except NotRegistered as error:
+        if role is None:
+            return error
+        return NotRegistered(f"{name} owns no RRefs: {_INSTEAD.get(role, 'it runs no functions for others')}")
     except PsfError as error:
         return error
+
+
+def kept_by(answer: Sequence[RRefInfo] | PsfError) -> Sequence[RRefInfo]:
+    """The values that a member listed; none if it could not be asked."""
+    return () if isinstance(answer, PsfError) else answer
 
 
 def as_plain(found: Found) -> list[dict[str, object]]:
@@ -105,7 +125,7 @@ def _table(found: Found) -> Table:
     for column in ("owner", "id", "type", "state", "age s", "held by"):
         table.add_column(column, overflow="fold")
     for owner, answer in found.items():
-        for info in () if isinstance(answer, PsfError) else answer:
+        for info in kept_by(answer):
             table.add_row(
                 owner, str(info.id), info.type, state(info), f"{info.age:.1f}", "\n".join(_holders(info))
             )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, cast
+from typing import cast
 
 import grpc
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from psframework.cli.member import AsJson, Coordinator, Timeout, TlsDir, console
 from psframework.cluster.connect import client_security
 from psframework.cluster.settings import Settings
 from psframework.errors import ConfigurationError, PeerLost, PsfError
@@ -29,10 +28,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 
 @app.command()
 def status(
-    coordinator: Annotated[str | None, typer.Option(help="HOST:PORT; default: PSF_COORDINATOR")] = None,
-    tls_dir: Annotated[Path | None, typer.Option(help="folder with our certificate")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds to wait")] = 5.0,
+    coordinator: Coordinator = None,
+    tls_dir: TlsDir = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 5.0,
 ) -> None:
     """Show the members of a cluster and its models.
 
@@ -43,10 +42,14 @@ def status(
     if as_json:
         print(json.dumps(as_plain(members, models), indent=2))
         return
-    console = Console()
-    console.print(_member_table(members))
+    if members.members:
+        console().print(_member_table(members))
+    else:
+        print("no members yet: `psf serve` starts services, and programs join by `psf.connect()`")
     if models.models:
-        console.print(_model_table(models))
+        console().print(_model_table(models))
+    elif any(member.role == "parameter-server" for member in members.members):
+        print("no models yet: programs put one on parameter servers by `cluster.parameter_server(model)`")
 
 
 def look(

@@ -63,6 +63,17 @@ async def test_an_owner_that_is_not_there(
     assert "no member" in answer["error"]
 
 
+async def test_members_that_keep_nothing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    async with local_cluster(parameter_servers=1, workers=1, allreduce=1) as unused:
+        assert await run(unused, capsys) == "no RRefs: no member that answered keeps a value for others\n"
+        shown = await run(unused, capsys, "worker-0", "parameter-server-0", "allreduce-0")
+    assert shown.splitlines() == [
+        "worker-0 owns no RRefs",
+        "parameter-server-0 owns no RRefs: it holds parts of models, which `psf status` shows",
+        "allreduce-0 owns no RRefs: it runs no functions for others",
+    ]
+
+
 @pytest.mark.parametrize(
     ("ready", "failed", "words"),
     [(False, False, "being made"), (True, True, "failed"), (True, False, "ready")],

@@ -31,7 +31,15 @@ async def test_members_as_table_and_as_json(local: LocalCluster, capsys: pytest.
         assert members["worker-0"]["role"] == "worker"
         assert members["stage-0"]["role"] == "pipeline-stage"
         assert await compute(main, ["status", "--coordinator", local.address]) == 0
-        assert "somebody" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "somebody" in shown
+        assert "no models yet" in shown
+
+
+async def test_a_coordinator_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    async with local_cluster() as alone:
+        assert await compute(main, ["status", "--coordinator", alone.address]) == 0
+    assert capsys.readouterr().out.startswith("no members yet: `psf serve` starts services")
 
 
 async def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
