@@ -22,7 +22,7 @@ from psframework.rpc.security.certificates import CA_CERT, CERT, KEY, info_of, l
 from psframework.rpc.security.identity import Identity
 
 _Fetcher = Callable[[], grpc.ServerCertificateConfiguration]  # the stub omits that None means "as before"
-Stamp = tuple[tuple[int, int], ...]
+Stamp = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class TlsFiles:
             stats = [(self.directory / name).stat() for name in (CA_CERT, CERT, KEY)]
         except OSError:
             return ()
-        return tuple((stat.st_mtime_ns, stat.st_ino) for stat in stats)
+        return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
 def _server_configuration(pems: TlsPems) -> grpc.ServerCertificateConfiguration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 
 import pytest
@@ -83,6 +84,19 @@ def test_renewed_files_are_taken_up_and_half_renewed_ones_are_not(folder, tmp_pa
     assert files._renewed() is None and files._loaded[1] is first
     (folder / "key.pem").write_bytes(new_key)
     assert files._renewed() is not None and files.load().certificate != first.certificate
+
+
+def test_files_of_another_size_are_renewed_ones_whatever_their_time(folder, tmp_path):
+    """Clocks of file systems are coarse: what is written twice within a tick has one time."""
+    files = TlsFiles(folder)
+    first, context = files.load(), files.socket_context(server_side=True)
+    other = certificates.issue(tmp_path, "worker", "one-with-a-longer-name")
+    for name in ("cert.pem", "key.pem"):
+        before = (folder / name).stat()
+        (folder / name).write_bytes((other / name).read_bytes())
+        os.utime(folder / name, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert files.load().identity.name == "one-with-a-longer-name" != first.identity.name
+    assert files.socket_context(server_side=True) is not context
 
 
 def test_sockets_take_up_renewed_files_too(folder, tmp_path):
