@@ -459,7 +459,7 @@ class AbortRequest(_message.Message):
     source: _builtins.int
     """Source is the rank of the sender."""
     completed: _builtins.int
-    """Completed is the last operation that the sender completed."""
+    """Completed is the last operation that has ended at the sender as for all ranks: well, or with CollectiveMismatch."""
     @_builtins.property
     def group(self) -> Global___GroupId:
         """Group is which."""
