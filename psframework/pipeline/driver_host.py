@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from typing import Any, Final
 
 from psframework.errors import NameTaken, NotRegistered
 from psframework.pipeline.blueprint import Blueprint
 from psframework.pipeline.driver import Driver
+from psframework.pipeline.finalizers import closed_with
 from psframework.pipeline.outcome import Outcome
 from psframework.pipeline.servicer import check_allowed
 from psframework.pipeline.spec import PipelineOptions
 from psframework.pipeline.trees import Tree
 from psframework.rpc.current import current
-from psframework.rpc.functions.context import current_caller, nobodys
+from psframework.rpc.functions.context import current_caller
 from psframework.rpc.registry import remote
 
 DRIVE: Final = "psframework.pipeline.drive"
@@ -22,7 +22,6 @@ ATTACH: Final = "psframework.pipeline.attach"
 
 _named: Final[weakref.WeakValueDictionary[tuple[str, str, str], DriverHost]] = weakref.WeakValueDictionary()
 """(member, job, name) -> the pipe that clients find by its name."""
-_closing: Final[set[asyncio.Task[None]]] = set()
 
 
 @remote(name="psframework.pipeline.DriverHost")
@@ -36,8 +35,7 @@ class DriverHost:
 
     def __init__(self, driver: Driver, key: tuple[str, str, str]) -> None:
         self._driver, self._key = driver, key
-        loop = asyncio.get_running_loop()
-        weakref.finalize(self, _close_soon, loop, driver).atexit = False
+        closed_with(self, driver)
 
     async def services(self) -> tuple[str, ...]:
         """Names of those that hold stages."""
@@ -111,15 +109,3 @@ async def attach(name: str) -> DriverHost:
 
 def _key(name: str) -> tuple[str, str, str]:
     return current.get().name, current_caller().peer.job, name
-
-
-def _close_soon(loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
-    """Nobody refers to a driver any more; called in any thread."""
-
-    def close() -> None:
-        task = loop.create_task(driver.close(), context=nobodys())
-        _closing.add(task)
-        task.add_done_callback(_closing.discard)
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(close)

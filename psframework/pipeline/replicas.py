@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from psframework.backend import Array, DType
 from psframework.collective.group import ProcessGroup
 from psframework.ddp.sparse import average_sparse, sparse_names
 from psframework.nn.parameter import Parameter
+from psframework.pipeline.finalizers import closed_with
 from psframework.pipeline.learning import dense
 from psframework.pipeline.plan import PipePlan
 from psframework.pipeline.stage import LocalStage
@@ -40,6 +42,7 @@ class Replicas:
         self._cluster = cluster
         self._rank, self._replica = seat
         self._group: ProcessGroup | None = None
+        self._ends: weakref.finalize[Any, Any] | None = None
 
     async def reduce(self, plan: PipePlan, run: int, stages: Mapping[int, LocalStage]) -> None:
         """Sums the gradients of all replicas, and gives all of them the buffers of the first.
@@ -59,6 +62,8 @@ class Replicas:
             self._group = await self._cluster.process_group(
                 name, count, rank=self._replica, deterministic=True, timeout=0
             )
+            # Else that of a pipe whose driver is gone would stay.
+            self._ends = closed_with(self, self._group)
         group = self._group
         parameters = [each for stage in stages.values() for each in stage.learning.parameters.values()]
         tables = [each for stage in stages.values() for each in _tables(stage)]
@@ -67,10 +72,11 @@ class Replicas:
             flat = await compute(_packed, some)
             await group.all_reduce(flat, timeout=0)
             await compute(_unpack, flat, some)
-        gradients = [table.grad for table in tables]
-        sums = await average_sparse(gradients, tables, group, scale=count, wide=True)
-        for table, total in zip(tables, sums):
-            table.grad = total
+        if tables:
+            gradients = [table.grad for table in tables]
+            sums = await average_sparse(gradients, tables, group, scale=count, wide=True)
+            for table, total in zip(tables, sums):
+                table.grad = total
         for stage in stages.values():
             for buffer in stage.module.buffers():
                 await group.broadcast(buffer, 0, timeout=0)
@@ -78,7 +84,8 @@ class Replicas:
     async def close(self) -> None:
         """Leaves the group: the next run makes another, if all replicas have left this one."""
         group, self._group = self._group, None
-        if group is not None:
+        if group is not None and self._ends is not None:
+            self._ends.detach()
             await group.close()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +12,9 @@ from psframework.parameter_server.client import open_parameter_server
 from psframework.parameter_server.handle import ParameterServer
 from psframework.parameter_server.link import Runtime
 from psframework.parameter_server.policy import BSP
+from psframework.pipeline.finalizers import closed_with
 from psframework.pipeline.learning import Learning, dense
 from psframework.pipeline.plan import StagePlan
-from psframework.rpc.functions.context import nobodys
 
 
 class Served(Learning):
@@ -51,7 +49,7 @@ class Served(Learning):
         )
         self._step = self._server.step
         # Else a pipe that nobody refers to any more would be a trainer that others wait for.
-        weakref.finalize(self, _leave_soon, asyncio.get_running_loop(), self._server).atexit = False
+        closed_with(self, self._server)
 
     def step(self) -> None:
         """Takes the gradients, to be pushed."""
@@ -90,9 +88,3 @@ class Served(Learning):
     async def close(self) -> None:
         """Leaves the parameter server."""
         await self._server.close()
-
-
-def _leave_soon(loop: asyncio.AbstractEventLoop, server: ParameterServer) -> None:
-    """Leaves a parameter server; called in any thread."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(lambda: loop.create_task(server.close(), context=nobodys()))

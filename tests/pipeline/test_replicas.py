@@ -1,10 +1,16 @@
 """Replicas of a stage: they share its micro-batches, and equal one process."""
 
+import asyncio
+from typing import Any
+
 import numpy as np
 import pytest
 
 import psframework.nn.functional as F
 from psframework import optim
+from psframework.pipeline.host import build
+from psframework.pipeline.plan import PipePlan, StagePlan
+from psframework.pipeline.replicas import Replicas
 from psframework.pipeline.spec import Stage
 from tests.support.pipeline_models import (
     CLASSES,
@@ -128,3 +134,32 @@ async def test_a_run_that_failed_on_one_replica_does_not_disturb_the_next() -> N
         for name, array in oracle.whole.state_dict().items():
             if "running" not in name and "num_batches" not in name:  # which are those of the first replica
                 np.testing.assert_allclose(state[name], array, rtol=0, atol=1e-12, err_msg=name)
+
+
+class Group:
+    """Of one that waits for nobody."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def process_group(self, *_: Any, **__: Any) -> "Group":
+        return self
+
+    async def all_reduce(self, *_: Any, **__: Any) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+async def test_a_group_is_left_when_nobody_refers_to_the_replica_any_more() -> None:
+    """Nobody closes it when the driver has died."""
+    plan, group = PipePlan("pipe", 1, (("a", "b"),), 1, "1f1b", 0), Group()
+    stages = {0: build(plan, StagePlan(0, Head))}
+    replicas = Replicas(group, (0, 0))  # type: ignore[arg-type]
+    await replicas.reduce(plan, 1, stages)
+    assert not group.closed.is_set()
+    del replicas
+    await asyncio.wait_for(group.closed.wait(), 5)
