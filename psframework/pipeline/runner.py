@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from psframework.errors import ArgumentError, ContextClosed
 from psframework.pipeline.clocks import kernel
@@ -16,6 +17,17 @@ from psframework.pipeline.schedule import Action, Kind
 from psframework.pipeline.stage import LocalStage, Result, Task
 from psframework.pipeline.trees import Tree
 from psframework.rpc.compute import compute
+
+_Work: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+"""What an action calls in the compute thread, and with what."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """An action that has been given to the compute thread."""
+
+    action: Action
+    result: asyncio.Future[tuple[float, float, Any]]
 
 
 class Runner:
@@ -70,9 +82,7 @@ class Runner:
             PeerLost: a rank that is sent to is gone.
         """
         try:
-            for action in actions:
-                self.now(f"waiting for the data of {_words(action)}")
-                await self._act(action)
+            await self._play(actions)
             if then is not None:
                 await then(self)
             self.now("waiting until what it sent has arrived")
@@ -117,52 +127,97 @@ class Runner:
         if error is not None:  # what would come in return never will
             self._mailbox.end(self.order.run, error)
 
-    async def _act(self, action: Action) -> None:
+    async def _play(self, actions: Sequence[Action]) -> None:
+        """Actions whose data are there wait in the compute thread, so that it goes from one to the next.
+
+        What one gave is sent while the next computes. One at most waits there, so that what is to be sent
+        is not held up by work that nobody needs yet.
+        """
+        running: _Job | None = None
+        data: asyncio.Future[_Work] | None = None
+        following: _Job | None = None
+        try:
+            for action in actions:
+                data = asyncio.ensure_future(self._data(action))
+                if running is not None:
+                    await asyncio.wait((data, running.result), return_when=asyncio.FIRST_COMPLETED)
+                    if not data.done():
+                        await self._deliver(running)
+                        running = None
+                if running is None:
+                    self.now(f"waiting for the data of {_words(action)}")
+                following = self._start(action, await data)
+                if running is not None:
+                    await self._deliver(running)
+                self.now(f"computing {action.kind} of stage {action.stage}")
+                running = following
+            if running is not None:
+                await self._deliver(running)
+        finally:
+            for left in (data, running and running.result, following and following.result):
+                if left is not None and not left.cancel() and not left.cancelled():
+                    left.exception()  # somebody has been told of another error
+            del data, running, following  # an error that they hold refers to this frame
+
+    async def _data(self, action: Action) -> _Work:
+        """Waits for what an action needs."""
         stage = self._stages[action.stage]
         if action.kind is Kind.FORWARD:
-            await self._forward(action, stage)
-        elif action.kind is Kind.BACKWARD:
-            await self._backward(action, stage)
-        else:
-            await self._compute(action, stage.backward_weight, action.microbatch)
+            return await self._forward(action, stage)
+        if action.kind is Kind.BACKWARD:
+            return await self._backward(action, stage)
+        return stage.backward_weight, (action.microbatch,)
 
-    async def _forward(self, action: Action, stage: LocalStage) -> None:
+    async def _forward(self, action: Action, stage: LocalStage) -> _Work:
         index, number, order = action.stage, action.microbatch, self.order
-        last = index == self.plan.stages - 1
         inputs = await self._take(action, "F")
-        targets = await self._take(action, "T") if last and order.targets else None
+        wanted = order.targets and index == self.plan.stages - 1
+        targets = await self._take(action, "T") if wanted else None
         skips = {name: await self._take(action, f"S:{name}") for name in self._plans[index].pops}
         weight = order.weights[number] if order.weights else 1.0
         task = Task(order.step, number, inputs, targets, skips, weight, order.earlier)
-        run = stage.forward if order.train else stage.predict
-        result: Result = await self._compute(action, run, task)
+        return stage.forward if order.train else stage.predict, (task,)
+
+    async def _backward(self, action: Action, stage: LocalStage) -> _Work:
+        index, number = action.stage, action.microbatch
+        gradients = None if index == self.plan.stages - 1 else await self._take(action, "B")
+        skips = {name: await self._take(action, f"G:{name}") for name in self._plans[index].stashes}
+        run = stage.backward_input if self.plan.schedule == "zb-h1" else stage.backward
+        return run, (number, gradients, skips)
+
+    def _start(self, action: Action, work: _Work) -> _Job:
+        """Has an action computed after those that were started before."""
+        return _Job(action, asyncio.ensure_future(compute(_timed, work[0], *work[1])))
+
+    async def _deliver(self, job: _Job) -> None:
+        """Waits until an action has ended, notes when it ran, and sends what it gave."""
+        action = job.action
+        try:
+            began, ended, result = await job.result
+        except Exception as error:
+            error.add_note(f"in {_words(action)}")
+            raise
+        self._spans.append((str(action.kind), action.stage, action.microbatch, began, ended))
+        if action.kind is Kind.FORWARD:
+            self._forwarded(action.stage, action.microbatch, result)
+        elif action.kind is Kind.BACKWARD:
+            self._backwarded(action.stage, action.microbatch, result)
+
+    def _forwarded(self, index: int, number: int, result: Result) -> None:
         for name, array in result.skips.items():
             self._send(_target(self._plans[index], name), number, f"S:{name}", array)
         if result.loss is not None:
             self._losses[number] = result.loss
-        if not last:
+        if index < self.plan.stages - 1:
             self._send(index + 1, number, "F", result.outputs)
-        elif not order.train:
+        elif not self.order.train:
             self._outputs[number] = result.outputs
 
-    async def _backward(self, action: Action, stage: LocalStage) -> None:
-        index, number, plan = action.stage, action.microbatch, self._plans[action.stage]
-        last = index == self.plan.stages - 1
-        gradients = None if last else await self._take(action, "B")
-        skips = {name: await self._take(action, f"G:{name}") for name in plan.stashes}
-        run = stage.backward_input if self.plan.schedule == "zb-h1" else stage.backward
-        result: Result = await self._compute(action, run, number, gradients, skips)
+    def _backwarded(self, index: int, number: int, result: Result) -> None:
         for name, array in result.skips.items():
-            self._send(plan.pops[name], number, f"G:{name}", array)
+            self._send(self._plans[index].pops[name], number, f"G:{name}", array)
         if index > 0:
             self._send(index - 1, number, "B", result.outputs)
-
-    async def _compute(self, action: Action, function: Any, *args: Any) -> Any:
-        try:
-            return await self.span(str(action.kind), action.stage, action.microbatch, function, *args)
-        except Exception as error:
-            error.add_note(f"in {_words(action)}")
-            raise
 
     async def _take(self, action: Action, kind: str) -> Any:
         return await self.take(Key(self.order.run, kind, action.stage, action.microbatch))

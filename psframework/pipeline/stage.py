@@ -152,10 +152,10 @@ class LocalStage:
         kept = _Kept(inputs, entered, list(leaves(outputs)), popped, stashed, weight)
         self._kept[task.microbatch] = kept
         self.peak = max(self.peak, len(self._kept.keys() | self._later.keys()))
-        skips = {name: tensor.data for name, tensor in stashed.items()}
+        skips = {name: _leaving(tensor) for name, tensor in stashed.items()}
         if loss is not None:
             return Result(None, skips, loss.data.item())
-        return Result(arrays_of(outputs), skips)
+        return Result(mapped(_leaving, outputs), skips)
 
     def predict(self, task: Task) -> Result:
         """Runs a micro-batch without keeping anything; with targets, its loss too. In evaluation mode."""
@@ -255,6 +255,15 @@ class LocalStage:
         skips = {name: _taken(found, leaf) for name, leaf in kept.popped.items()}
         self.learning.add(found)
         return Result(inputs, skips)
+
+
+def _leaving(leaf: Any) -> Any:
+    """What is sent while the next action runs: in C order, and nothing that an action may change."""
+    array = leaf.data if isinstance(leaf, Tensor) else leaf
+    if not backend.is_array(array):
+        return array
+    computed = isinstance(leaf, Tensor) and leaf._node is not None  # else it may be a buffer of the module
+    return array if computed and array.flags.c_contiguous else array.copy()
 
 
 def _in_float32(leaf: Any) -> Any:

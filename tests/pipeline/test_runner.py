@@ -1,5 +1,8 @@
 """Runs through stages: what they take and give, and what skips some of them."""
 
+import asyncio
+import queue
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,13 @@ import pytest
 import psframework as psf
 import psframework.nn.functional as F
 from psframework import optim
-from psframework.errors import ArgumentError
+from psframework.errors import ArgumentError, ContextClosed
+from psframework.pipeline.mailbox import Mailbox
+from psframework.pipeline.plan import Key, Order, PipePlan, StagePlan
+from psframework.pipeline.runner import Runner
+from psframework.pipeline.schedule import actions
+from psframework.pipeline.stage import Result, Task
+from psframework.rpc.compute import compute
 from tests.support import pipeline_models as models
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import pipeline
@@ -150,3 +159,103 @@ async def test_evaluation_gives_the_loss_and_changes_nothing(drivers: int) -> No
         assert await pipe.evaluate(x, y) == pytest.approx(float(loss.data), abs=1e-12)
         after = await pipe.state_dict()
         assert all((before[name] == after[name]).all() for name in before)
+
+
+class Alone:
+    """A runner of stage 0 of 2 whose post only notes, and whose gradients come when they are put."""
+
+    def __init__(self, stage: Any, microbatches: int) -> None:
+        self.sent: list[Key] = []
+        self.mailbox = Mailbox()
+        plan = PipePlan("pipe", 0, (("here",), ("there",)), stages=2, schedule="gpipe", seed=0)
+        order = Order(1, 0, microbatches)
+        self.runner = Runner(plan, order, {0: stage}, {0: StagePlan(0, models.Hidden)}, self.mailbox, self)
+        self.actions = actions("gpipe", 0, 2, microbatches)
+
+    def send(self, to: str, key: Key, tree: Any) -> None:
+        self.sent.append(key)
+
+    def put(self, kind: str, microbatch: int) -> None:
+        self.mailbox.put(Key(1, kind, 0, microbatch), None)
+
+
+class Gate:
+    """A stage whose forwards wait until they are let through, one after the other."""
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.through: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+
+    def forward(self, task: Task) -> Result:
+        self.began.append(task.microbatch)
+        error = self.through.get(timeout=30)
+        if error is not None:
+            raise error
+        return Result(task.microbatch, {})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - the compute thread says nothing
+            await asyncio.sleep(0.001)
+
+
+async def test_what_an_action_gave_is_sent_while_the_next_computes() -> None:
+    gate = Gate()
+    alone = Alone(gate, 3)
+    for number in range(3):
+        alone.put("F", number)
+    run = asyncio.ensure_future(alone.runner.go(alone.actions[:3]))
+    gate.through.put(None)
+    await until(lambda: len(alone.sent) == 1)
+    await until(lambda: gate.began == [0, 1])  # without anybody having asked for it after what was sent
+    assert alone.runner.doing == "computing F of stage 0"
+    gate.through.put(None)
+    gate.through.put(None)
+    await run
+    assert [key.microbatch for key in alone.sent] == [0, 1, 2] and gate.began == [0, 1, 2]
+
+
+async def test_what_an_action_gave_does_not_wait_for_the_data_of_the_next() -> None:
+    gate = Gate()
+    alone = Alone(gate, 2)
+    alone.put("F", 0)
+    run = asyncio.ensure_future(alone.runner.go(alone.actions[:2]))
+    gate.through.put(None)
+    await until(lambda: len(alone.sent) == 1)
+    await until(
+        lambda: alone.runner.doing.startswith("waiting for the data of the forward of stage 0, micro-batch 1")
+    )
+    alone.put("F", 1)
+    gate.through.put(None)
+    await run
+
+
+async def test_an_error_keeps_what_has_not_begun_from_running() -> None:
+    gate = Gate()
+    alone = Alone(gate, 3)
+    for number in range(3):
+        alone.put("F", number)
+    run = asyncio.ensure_future(alone.runner.go(alone.actions[:3]))
+    await until(lambda: gate.began == [0])
+    gate.through.put(ValueError("no"))
+    gate.through.put(None)
+    with pytest.raises(ValueError, match="no") as caught:
+        await run
+    assert caught.value.__notes__ == ["in the forward of stage 0, micro-batch 0"]
+    await compute(gate.began.append, -1)  # whatever was in the queue has run, or never will
+    assert 2 not in gate.began and not alone.sent
+
+
+async def test_what_ended_the_run_is_raised_though_an_action_computes() -> None:
+    gate = Gate()
+    alone = Alone(gate, 2)
+    alone.put("F", 0)
+    run = asyncio.ensure_future(alone.runner.go(alone.actions[:2]))
+    await until(lambda: gate.began == [0])
+    alone.mailbox.end(1, ContextClosed("over"))
+    with pytest.raises(ContextClosed, match="over"):
+        await run
+    gate.through.put(ValueError("nobody is told"))
+    await compute(gate.began.append, -1)
+    assert gate.began == [0, -1]

@@ -47,6 +47,32 @@ def gradients(stage: LocalStage) -> list[Any]:
     return [each.grad for each in stage.module.parameters()]
 
 
+@psf.pipeline.skippable(stash=("seen",))
+class Counting(nn.Module):
+    """Gives a buffer that it changes, what came in, and what lies transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", np.zeros(1))
+        self.weight = nn.Parameter(np.ones((WIDTH, WIDTH)))
+
+    def forward(self, x: psf.Tensor) -> object:
+        self.seen += 1
+        psf.pipeline.stash("seen", psf.tensor(self.seen))
+        return self.seen, psf.tensor(self.seen), x, (x @ self.weight).T
+
+
+def test_nothing_that_is_sent_changes_while_the_next_micro_batch_computes() -> None:
+    stage = LocalStage(Counting(), StageOptions(1))
+    inputs = data(6)[0]
+    given, number, through, turned = stage.forward(Task(0, 0, inputs)).outputs
+    skipped = stage.forward(task(1)).skips["seen"]
+    stage.forward(task(2))
+    assert given == number == 1 and skipped == 2
+    assert not np.shares_memory(through, inputs) and turned.flags.c_contiguous
+    np.testing.assert_array_equal(turned, (inputs @ np.ones((WIDTH, WIDTH))).T)
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_recomputation_does_not_keep_activations(recompute: bool) -> None:
     stage = LocalStage(Watched(), StageOptions(1, recompute=recompute))
