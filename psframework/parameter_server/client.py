@@ -18,7 +18,11 @@ from psframework.parameter_server.calls import call_keeper, each
 from psframework.parameter_server.handle import LEAVE_SECONDS, ParameterServer
 from psframework.parameter_server.layout import ParameterSpec
 from psframework.parameter_server.link import Runtime, ShardLink
-from psframework.parameter_server.messages import parameters_to_message, shard_from_message
+from psframework.parameter_server.messages import (
+    parameters_to_message,
+    roster_from_message,
+    shard_from_message,
+)
 from psframework.parameter_server.partition import CUT_ANYWHERE, Partitioner
 from psframework.parameter_server.policy import ASP, BSP, SSP, Policy, for_world, policy_spec
 from psframework.parameter_server.registry import table_name
@@ -27,7 +31,7 @@ from psframework.rpc.compute import compute
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.world import world_size
 
-__all__ = ["OpenOptions", "ParameterServer", "open_parameter_server"]
+__all__ = ["OpenOptions", "ParameterServer", "open_parameter_server", "trainers_of"]
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +94,20 @@ async def open_parameter_server(
         await _withdraw(runtime, table, request.registration)
         raise
     return handle
+
+
+async def trainers_of(runtime: Runtime, job: str, name: str, deadline: Deadline) -> dict[int, str]:
+    """Who trains a model now: slot -> name of the member, lower for who came earlier.
+
+    Args:
+        runtime: the cluster.
+        job: of the model.
+        name: of the model; of one that nobody registered there are none.
+        deadline: for the coordinator's answer.
+    """
+    reply = await call_keeper(runtime, "ListModels", pb.ListModelsRequest(), pb.ListModelsReply, deadline)
+    rosters = [each.roster for each in reply.models if (each.job, each.model) == (job, name)]
+    return {entry.slot: entry.name for each in rosters for entry in roster_from_message(each).open_entries()}
 
 
 async def _sees_our_memory(runtime: Runtime, table: str, reply: pb.RegisterReply, deadline: Deadline) -> bool:

@@ -131,9 +131,9 @@ class Host:
         await self._do(runner, self._update(runner, coefficient))
         return runner.report()
 
-    async def open(self) -> None:
-        """The last part of being made: what others keep for it."""
-        await self._updating.open(self._plan.job, self._plans)
+    async def open(self, *, first: bool = True) -> None:
+        """The last part of being made: what others keep for it; `first` if it replaces nobody."""
+        await self._updating.open(self._plan.job, self._plans, first=first)
 
     async def push(self) -> None:
         """Has parameter servers update what they keep; after a commit."""

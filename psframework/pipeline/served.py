@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from psframework.backend import Array
+from psframework.errors import NameTaken
 from psframework.optim.optimizer import Optimizer
 from psframework.optim.rule import rule_from_spec
-from psframework.parameter_server.client import open_parameter_server
+from psframework.parameter_server.client import open_parameter_server, trainers_of
 from psframework.parameter_server.handle import ParameterServer
 from psframework.parameter_server.link import Runtime
 from psframework.parameter_server.policy import BSP
 from psframework.pipeline.finalizers import closed_with
 from psframework.pipeline.learning import Learning, dense
 from psframework.pipeline.plan import StagePlan
+from psframework.rpc.deadline import Deadline
+
+_SECONDS: Final = 10.0
+"""Until a pipe whose driver died has left its model, and then some."""
+_LOOK_SECONDS: Final = 0.1
 
 
 class Served(Learning):
@@ -30,15 +37,24 @@ class Served(Learning):
     _step = 0  # of the server, before what is pending
     _restored = False
 
-    async def open(self, cluster: Runtime, job: str, plan: StagePlan) -> None:
+    async def open(self, cluster: Runtime, job: str, plan: StagePlan, *, first: bool = True) -> None:
         """Registers the module with the parameter server, by which it gets its values.
+
+        Nobody else may train it meanwhile: a step would wait for another's, and the server's step would not
+        tell any more whose gradients it has.
 
         Args:
             cluster: has the parameter server.
             job: of the model.
             plan: says which rule updates it, and its name.
+            first: of its pipe; else the one that it replaces may count for a while.
+
+        Raises:
+            NameTaken: somebody trains the model already, and does not leave it.
         """
         assert plan.rule is not None
+        if first:
+            await _until_free(cluster, job, plan)
         self._server = await open_parameter_server(
             cluster,
             self._module,
@@ -50,6 +66,11 @@ class Served(Learning):
         self._step = self._server.step
         # Else a pipe that nobody refers to any more would be a trainer that others wait for.
         closed_with(self, self._server)
+        if first:  # and of two that come at once only the first stays
+            there = await trainers_of(cluster, job, plan.parameter_server, Deadline.after(_SECONDS))
+            if (earlier := min(there, default=self._server.slot)) < self._server.slot:
+                await self._server.close()
+                raise _taken(plan, there[earlier])
 
     def step(self) -> None:
         """Takes the gradients, to be pushed."""
@@ -88,3 +109,19 @@ class Served(Learning):
     async def close(self) -> None:
         """Leaves the parameter server."""
         await self._server.close()
+
+
+async def _until_free(cluster: Runtime, job: str, plan: StagePlan) -> None:
+    """Waits until nobody trains a model."""
+    deadline = Deadline.after(_SECONDS)
+    while there := await trainers_of(cluster, job, plan.parameter_server, Deadline.after(_SECONDS)):
+        if deadline.expired:
+            raise _taken(plan, there[min(there)])
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _taken(plan: StagePlan, trainer: str) -> NameTaken:
+    return NameTaken(
+        f"{trainer} already trains the model {plan.parameter_server!r} on the parameter server, where stage "
+        f"{plan.index} was to have its parameters: close the pipeline that it is of, or take another name"
+    )

@@ -50,12 +50,13 @@ async def place(
 
     Raises:
         PermissionDenied: a class of a stage, or the loss, is not for whoever places it.
+        NameTaken: somebody else trains what a stage has on a parameter server.
     """
     cluster = current.get()
     check_allowed(cluster, stages)
     made = {stage.index: await compute(build, plan, stage) for stage in stages}
     host = Host(plan, seat, made, {stage.index: stage for stage in stages}, cluster)
-    await host.open()
+    await host.open(first=source is None)
     if source is not None:
         state = await cluster.rpc_async(source.service, GIVE, (plan.pipe, seat[0], source.commit), timeout=0)
         await host.resume(source.commit, state, source.run)

@@ -38,10 +38,19 @@ class Updating:
         self._replicas = Replicas(cluster, seat)
         self._tying = Tying(stages, seat[1])
 
-    async def open(self, job: str, plans: Mapping[int, StagePlan]) -> None:
-        """Registers stages with the parameter servers that keep their parameters, as models of a job."""
+    async def open(self, job: str, plans: Mapping[int, StagePlan], *, first: bool = True) -> None:
+        """Registers stages with the parameter servers that keep their parameters, as models of a job.
+
+        Args:
+            job: whose models.
+            plans: of the stages.
+            first: whether no others had their seat before.
+
+        Raises:
+            NameTaken: see `Served.open`.
+        """
         for index, learning in self._served.items():
-            await learning.open(self._cluster, job, plans[index])
+            await learning.open(self._cluster, job, plans[index], first=first)
 
     async def push(self) -> None:
         """Has parameter servers update what they keep; after a commit, and after going back to one."""

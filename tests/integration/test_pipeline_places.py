@@ -13,7 +13,7 @@ import psframework.nn.functional as F
 from psframework import optim
 from psframework.pipeline.spec import Stage
 from tests.support.pipeline_faults import Fatal, arm
-from tests.support.pipeline_models import Dropped, Normed, data
+from tests.support.pipeline_models import Dropped, Head, Hidden, Normed, data
 from tests.support.pipeline_oracle import Oracle, modules
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -103,6 +103,28 @@ async def test_a_stage_dies_in_a_pipe_with_a_parameter_server(
         Stage(Fatal, (2, True, str(trigger))),
     ]
     await assert_equals_one_process(bench, trigger, stages, dies)
+
+
+async def test_a_pipe_waits_until_another_has_left_the_model_that_it_shares(bench: Any) -> None:
+    local, cluster = bench
+    await whole(local, cluster)
+
+    async def opened(on: list[str]) -> Any:
+        stages = [Stage(Hidden, parameter_server="shared"), Stage(Head)]
+        return await cluster.pipeline(stages, loss=F.cross_entropy, optimizer=described(), on=on)
+
+    async with await opened(["stage-0", "stage-1"]) as pipe:
+        oracle = Oracle(modules([(Hidden,), (Head,)]), F.cross_entropy, described)
+        oracle.whole.load_state_dict(await pipe.state_dict())
+        opening = asyncio.ensure_future(opened(["stage-2", "stage-3"]))
+        for step in range(20):
+            x, y = data(24, step)
+            assert await pipe.step(x, y, timeout=20) == pytest.approx(oracle.step(x, y), abs=1e-12)
+        state = await pipe.state_dict()
+        assert oracle.difference(state) < 1e-12
+    async with await opening as other:
+        assert ((await other.state_dict())["0.layer.weight"] == state["0.layer.weight"]).all()
+        await other.step(*data(24), timeout=20)
 
 
 @pytest.mark.parametrize("dies", cases([(0, "drain")], [(3, "forward")]))

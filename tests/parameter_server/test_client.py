@@ -16,9 +16,10 @@ from psframework.errors import (
     UnknownTable,
 )
 from psframework.parameter_server import client
-from psframework.parameter_server.client import open_parameter_server
+from psframework.parameter_server.client import open_parameter_server, trainers_of
 from psframework.parameter_server.partition import FixedShards, Hash
 from psframework.parameter_server.policy import ASP, BSP, SSP
+from psframework.rpc.deadline import Deadline
 from psframework.testing.servers import Servers, servers
 
 
@@ -103,6 +104,25 @@ async def test_an_optimizer_over_parameters_describes_itself_too(two_shards: Ser
             model.w.grad = np.ones((8, 4), np.float32)
             await ps.push_pull()
             assert np.all(model.w.data == -0.5)
+
+
+async def test_who_trains_a_model(two_shards: Servers):
+    def trainers(name: str = "shared", job: str = "default"):
+        return trainers_of(one, job, name, Deadline.after(10.0))
+
+    async with two_shards.trainer("ann") as one, two_shards.trainer("bob") as two:
+        assert await trainers() == {}
+        options = {"name": "shared", "optimizer": SGD, "consistency": BSP(trainers=1)}
+        first = await open_parameter_server(one, Net(), **options)
+        async with (
+            await open_parameter_server(two, Net(), **options),
+            await open_parameter_server(two, Net(), name="shared", reader=True),
+        ):
+            assert await trainers() == {0: "ann", 1: "bob"}
+            await first.close()
+            assert await trainers() == {1: "bob"}
+            assert await trainers(job="other") == await trainers("other") == {}
+        assert await trainers() == {}
 
 
 @pytest.mark.parametrize("partitioner", [Hash(), FixedShards(2)])

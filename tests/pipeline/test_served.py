@@ -1,21 +1,22 @@
 """Stages whose parameters are on a parameter server equal one process; each update is made once."""
 
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import numpy as np
 import pytest
 
 import psframework.nn.functional as F
 from psframework import optim
-from psframework.errors import ArgumentError, PeerLost
+from psframework.errors import ArgumentError, NameTaken, PeerLost
 from psframework.pipeline.plan import StagePlan
 from psframework.pipeline.served import Served
 from psframework.pipeline.spec import Stage
 from tests.support.pipeline_models import Head, Hidden, Normed, data
 from tests.support.pipeline_oracle import Oracle, adam, modules
-from tests.support.pipeline_world import driver_service, pipeline, shelf
+from tests.support.pipeline_world import driver_service, pipeline, shelves
 
+PLAN = StagePlan(0, None, rule=optim.SGD(lr=1.0).rule.spec(), parameter_server="table")
 OPTIMIZERS = {
     "sgd": lambda *parameters: optim.SGD(*parameters, lr=0.1, momentum=0.9),
     "adam": adam,
@@ -48,10 +49,53 @@ async def test_equals_one_process(place: int, optimizer: str, max_norm: float | 
 async def stage() -> tuple[Served, Any]:
     """One alone, and its server."""
     served = Served(Hidden(), None)
-    plan = StagePlan(0, None, rule=optim.SGD(lr=1.0).rule.spec(), parameter_server="table")
-    with patch("psframework.pipeline.served.open_parameter_server", shelf):
-        await served.open(driver_service(1), "default", plan)  # type: ignore[arg-type]
+    with shelves():
+        await served.open(driver_service(1), "default", PLAN)  # type: ignore[arg-type]
     return served, served._server
+
+
+class Trainers:
+    """Who trains the model, each time that somebody asks: the last answer stays."""
+
+    def __init__(self, *answers: dict[int, str]) -> None:
+        self.answers = list(answers)
+
+    async def __call__(self, *_: Any) -> dict[int, str]:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+async def opened(trainers: Trainers, slot: int = 1, *, first: bool = True) -> Any:
+    """The server of a stage that is opened while others train, or did."""
+    server = AsyncMock(slot=slot, step=0)
+    with (
+        patch("psframework.pipeline.served.open_parameter_server", AsyncMock(return_value=server)),
+        patch("psframework.pipeline.served.trainers_of", trainers),
+        patch("psframework.pipeline.served._SECONDS", 0.0 if len(trainers.answers) == 1 else 30.0),
+    ):
+        served = Served(Hidden(), None)
+        await served.open(driver_service(1), "default", PLAN, first=first)  # type: ignore[arg-type]
+    return server
+
+
+async def test_a_model_that_another_trains_is_taken() -> None:
+    words = "stage-2 already trains the model 'table' on the parameter server, where stage 0 was to have"
+    with pytest.raises(NameTaken, match=words):
+        await opened(Trainers({0: "stage-2"}))
+
+
+async def test_who_leaves_is_waited_for() -> None:
+    assert not (await opened(Trainers({0: "stage-2"}, {0: "stage-2"}, {}, {1: "stage-0"}))).close.called
+
+
+async def test_of_two_that_come_at_once_the_later_one_leaves() -> None:
+    both = {1: "stage-2", 2: "stage-0"}
+    with pytest.raises(NameTaken, match="stage-2 already trains"):
+        await opened(Trainers({}, both), slot=2)
+    assert not (await opened(Trainers({}, both), slot=1)).close.called
+
+
+async def test_the_one_that_is_replaced_is_not_in_the_way() -> None:
+    assert not (await opened(Trainers({0: "stage-2"}), first=False)).close.called
 
 
 async def test_whoever_restores_a_commit_pushes_what_was_not_pushed() -> None:

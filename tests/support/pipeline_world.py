@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -186,6 +186,8 @@ class Shelf:
         self._kept = shelves[name]
         self._take()
 
+    slot = 0
+
     @property
     def step(self) -> int:
         return self._kept[2]  # type: ignore[no-any-return]
@@ -224,6 +226,19 @@ async def shelf(service: Any, model: Any, *, name: str, job: str, optimizer: Any
     return Shelf(service.shelves, model, f"{job}/{name}", optimizer)
 
 
+async def nobody(*_: Any) -> dict[int, str]:
+    """Who trains a model that nobody trains."""
+    return {}
+
+
+@contextmanager
+def shelves() -> Iterator[None]:
+    """Parameter servers are in this process too."""
+    served = "psframework.pipeline.served"
+    with patch(f"{served}.open_parameter_server", shelf), patch(f"{served}.trainers_of", nobody):
+        yield
+
+
 @asynccontextmanager
 async def pipeline(
     model: Any, stages: int | None = None, *, drivers: int = 0, **options: Any
@@ -231,7 +246,7 @@ async def pipeline(
     """A pipeline on services in this process."""
     psf.manual_seed(0)
     cluster: Any = driver_service(8, drivers)
-    with patch("psframework.pipeline.served.open_parameter_server", shelf):
+    with shelves():
         pipe = await open_pipeline(cluster, model, stages, options_of(options), 30.0)
         async with pipe:
             yield pipe
