@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from psframework.autograd.grad_mode import enable_grad
 from psframework.autograd.tensor import Tensor
+from psframework.dist_autograd import passenger
 from psframework.dist_autograd.handle import DistContext
 from psframework.dist_optim.outcome import check_all
 from psframework.dist_optim.place import Elsewhere, Here, Place
@@ -132,7 +133,7 @@ class DistributedOptimizer:
         """
         await self._wait_made(timeout)
         keys = await self._keys(timeout)
-        parts = await self._all(
+        parts = await self._all_outside(
             "answer", [place.call("state_dict", timeout=timeout) for place in self._places]
         )
         together = {key: slots for part in parts for key, slots in part.items()}
@@ -166,7 +167,7 @@ class DistributedOptimizer:
             )
             for place, part in zip(self._places, keys)
         ]
-        await self._all("load", calls)
+        await self._all_outside("load", calls)
         self._rule, self.param_groups = rule, [_values(rule)]
 
     # Parts
@@ -199,7 +200,9 @@ class DistributedOptimizer:
         self._made = True
 
     async def _keys(self, timeout: float | None) -> list[list[str]]:
-        return await self._all("answer", [place.call("keys", timeout=timeout) for place in self._places])
+        return await self._all_outside(
+            "answer", [place.call("keys", timeout=timeout) for place in self._places]
+        )
 
     async def _norm(self, timeout: float | None) -> GlobalNorm:
         """Of all gradients; its bits don't depend on where they are, nor on who answers first."""
@@ -215,6 +218,11 @@ class DistributedOptimizer:
         """What all owners answer to calls at once, in their order."""
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         return check_all(verb, self.owners, outcomes, none_done=none_done)
+
+    async def _all_outside(self, verb: str, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """As `_all`, in no context: one that has failed is not in the way."""
+        with passenger.outside():
+            return await self._all(verb, calls)
 
 
 def _values(rule: UpdateRule) -> dict[str, Any]:

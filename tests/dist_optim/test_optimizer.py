@@ -310,6 +310,21 @@ async def test_a_state_continues_on_other_members(cluster: psf.Cluster) -> None:
     assert_same(await moved.values(), await straight.values())
 
 
+async def test_a_failed_context_is_not_in_the_way_of_a_state(cluster: psf.Cluster) -> None:
+    model = Spread(cluster)
+    distributed = psf.DistributedOptimizer(optim.Adam(lr=0.01), model.parts)
+    await train(cluster, model, distributed, range(1))
+    saved = await distributed.state_dict()
+    async with cluster.dist_autograd() as ctx:
+        loss = await model.loss(1)
+        loss.register_hook(lambda gradient: int("no"))
+        with pytest.raises(ValueError, match="'no'"):
+            await ctx.backward([loss])
+        await distributed.load_state_dict(saved)
+        again = await distributed.state_dict()
+    assert {key: slots["step"] for key, slots in again["state"].items()} == dict.fromkeys(saved["state"], 1)
+
+
 async def test_hyper_parameters_change_between_steps(cluster: psf.Cluster) -> None:
     model, whole = Spread(cluster), Whole()
     distributed = psf.DistributedOptimizer(optim.SGD(lr=0.1), model.parts)
