@@ -44,6 +44,10 @@ def _write(name: str, target: Tensor, key: Any, value: Any) -> None:
     try:
         target._data[key] = value
     except (ValueError, TypeError, IndexError, OverflowError) as error:
+        if not getattr(target._data.flags, "writeable", True):
+            raise ArgumentError(
+                f"{name}: its array is read-only, as large ones from another process are: clone() it first"
+            ) from error
         raise explain(name, error, target, key, value) from error
     target.bump_version()
 

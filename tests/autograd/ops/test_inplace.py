@@ -193,6 +193,19 @@ def test_powers_and_remainders_in_place():
     assert h is not same and counts.tolist() == [5, 9] and same.tolist() == [2, 16, 216]
 
 
+def test_an_array_that_can_not_be_written_says_what_to_do():
+    array = np.ones(3)
+    array.flags.writeable = False
+    large = tensor(np.ones(3))
+    large.data = array
+    for change in (lambda: large.__iadd__(1.0), lambda: large.__setitem__(0, 2.0)):
+        with pytest.raises(ArgumentError, match=r"its array is read-only.*clone\(\) it first"):
+            change()
+    mine = large.clone()
+    mine += 1.0
+    assert mine.tolist() == [2, 2, 2] and large.tolist() == [1, 1, 1]
+
+
 def test_a_number_that_the_dtype_can_not_hold_is_refused():
     small = tensor(np.zeros(2, np.uint8))
     for change in (lambda: small.__setitem__(0, 300), lambda: small.__iadd__(300)):
