@@ -86,7 +86,8 @@ def skippable(stash: Sequence[str] = (), pop: Sequence[str] = ()) -> Callable[[t
         def forward(self, x):
             return self.body(x) + pop("low")
 
-    Each forward has to stash and to pop all of them. A subclass declares those of its bases too.
+    Each forward has to stash and to pop all of them. A subclass declares those of its bases too, so modules
+    that do the same under different names are subclasses of one that is not decorated.
 
     Args:
         stash: names that the forward stashes, for a module of the same stage or of a later one.
@@ -155,7 +156,8 @@ def stash(name: str, tensor: Tensor) -> None:
     if found is not None and (store.hosted or name in running.done[0] or not _may_replace(found, module)):
         raise ArgumentError(
             f"{_kind(module)} stashes {name!r}, which was stashed before and not popped yet: give each its "
-            "own name; if a forward that failed left it, run the next one in a context of its own"
+            "own name, and modules of one class a class each; if a forward that failed left it, run the next "
+            "one in a context of its own"
         )
     running.done[0].add(name)
     stashed = _Stashed(tensor, weakref.ref(module))
@@ -283,7 +285,8 @@ def _only(name: str, verb: str, places: _Places) -> int:
         raise ArgumentError(f"skip {name!r} is never {_PAST[verb]}: declare it with @skippable({verb}=...)")
     fix = "stash it under a name for each of them" if verb == "pop" else "give each its own name"
     raise ArgumentError(
-        f"skip {name!r} is {_PAST[verb]} by {' and by '.join(where for _, where in found)}: {fix}"
+        f"skip {name!r} is {_PAST[verb]} by {' and by '.join(where for _, where in found)}: {fix}. "
+        "Names belong to classes: modules of one class need a class each"
     )
 
 

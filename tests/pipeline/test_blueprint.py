@@ -7,9 +7,11 @@ import pytest
 
 import psframework.nn.functional as F
 from psframework import nn, optim
+from psframework.autograd import Tensor, tensor
 from psframework.errors import ArgumentError
 from psframework.pipeline.balance import Balance
 from psframework.pipeline.blueprint import blueprint
+from psframework.pipeline.skips import pop, skippable, stash
 from psframework.pipeline.spec import PipelineOptions, Stage
 from tests.support.pipeline_models import Across, Down, Head, Hidden, Up
 
@@ -85,6 +87,59 @@ def test_a_skip_inside_of_one_stage_goes_nowhere() -> None:
     plan = made(nn.Sequential(Down(), Across(), Up()), balance=[2, 1])
     assert plan.stages[0].stashes == {"low": 1}
     assert plan.stages[1].pops == {"low": 0}
+
+
+class Pool(nn.Module):
+    name = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        stash(self.name, x)
+        return x
+
+
+class Join(nn.Module):
+    name = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + pop(self.name)
+
+
+@skippable(stash=("first",))
+class FirstPool(Pool):
+    name = "first"
+
+
+@skippable(stash=("second",))
+class SecondPool(Pool):
+    name = "second"
+
+
+@skippable(pop=("first",))
+class FirstJoin(Join):
+    name = "first"
+
+
+@skippable(pop=("second",))
+class SecondJoin(Join):
+    name = "second"
+
+
+def test_stages_of_one_class_cannot_share_a_name() -> None:
+    """In one process a name is free again once it was popped; stages run side by side."""
+    words = r"stashed by FirstPool \({} of stage 0\) and by FirstPool \({} of stage 1\): .* a class each"
+    whole = nn.Sequential(FirstPool(), FirstJoin(), FirstPool(), FirstJoin())
+    np.testing.assert_array_equal(whole(tensor([2.0])).data, [8.0])
+    with pytest.raises(ArgumentError, match=words.format(0, 2)):
+        made(whole, balance=[2, 2])
+    with pytest.raises(ArgumentError, match=words.format("all", "all")):
+        made([FirstPool, FirstPool, FirstJoin, FirstJoin])
+
+
+def test_a_class_each_is_what_the_error_asks_for() -> None:
+    stages = made([FirstPool, SecondPool, SecondJoin, FirstJoin]).stages
+    assert [stage.stashes for stage in stages[:2]] == [{"first": 3}, {"second": 2}]
+    one = nn.Sequential(FirstPool(), SecondPool(), SecondJoin(), FirstJoin())
+    np.testing.assert_array_equal(one(tensor([2.0])).data, [6.0])
 
 
 def test_options_go_to_the_stages() -> None:
