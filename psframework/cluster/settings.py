@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -28,6 +29,7 @@ from psframework.wire.lanes import parse
 PortRange = Annotated[tuple[int, int], NoDecode]
 _METAVARS = {"tuple[str,...]": "A,B,...", "tuple[int,int]": "LOW-HIGH", "SecretStr": "TEXT", "str": "TEXT"}
 Names = Annotated[tuple[str, ...], NoDecode]
+_NO_DEFAULT = re.compile(r" \(default: (None|\(\))\)$")  # says nothing, or denies what the text says
 
 
 class Settings(BaseSettings):
@@ -127,6 +129,7 @@ class Settings(BaseSettings):
             parser.epilog = f"example: {program} {cls.example}"
             for action in parser._actions:  # its own metavars are Python types
                 action.metavar = _METAVARS.get(str(action.metavar), action.metavar)
+                action.help = _NO_DEFAULT.sub("", action.help or "")
             return cls(_cli_settings_source=source(args=list(arguments)))
         except (ValidationError, SettingsError, ValueError) as error:
             raise ConfigurationError(_explain(error)) from error

@@ -101,5 +101,8 @@ def test_help_and_unknown_flags_end_the_process(capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     for flag in ("--bind", "--advertise", "--port-range", "--coordinator", "--name", "--tls-dir", "--state"):
         assert flag in printed
+    words = " ".join(printed.split())
+    assert "(default: 5.0)" in words
+    assert "default: None" not in words and "default: ()" not in words, "none is no default"
     with pytest.raises(SystemExit, match="2"):
         CoordinatorSettings.from_command_line(["--nonsense"], "services.coordinator")
