@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from psframework.autograd.engine import Gradient, Key, Sums, propagate, start
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.node import Node, next_order
+from psframework.autograd.node import Node, Version, next_order
 from psframework.autograd.random_state import RandomStates
 from psframework.autograd.record import record_results, versions_of
 from psframework.autograd.tensor import Tensor
@@ -47,7 +47,7 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
 
     Raises:
         AutogradError: the function changed an argument in place; or, in backward, the second run gave other
-            results, or used other tensors.
+            results, or used other tensors, or a distributed optimizer has stepped one of them meanwhile.
     """
     if not is_grad_enabled():
         return function(*args, **kwargs)
@@ -66,7 +66,8 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     edges, rule = _entries(results, before), _rule(context, states, lambda: function(*args, **kwargs))
     used = [edge for edge in edges if isinstance(edge, Tensor)]
     versions = (*versions_of(used), *given)
-    outs = record_results("recompute", datas, partial(rule, edges, _likes(results)), edges, versions)
+    lasting = [(each, each._version) for each in used]
+    outs = record_results("recompute", datas, partial(rule, edges, lasting, _likes(results)), edges, versions)
     for out, result in zip(outs, results):
         out._version = result._version  # it may be a view of an argument
     return cast(T, _replaced(answer, {id(result): out for result, out in zip(results, outs)}))
@@ -79,10 +80,18 @@ def _rule(context: Context, states: RandomStates, function: Callable[[], Any]) -
             return function()
 
     def rule(
-        edges: tuple[Key, ...], likes: list[Any], gradients: tuple[Array | None, ...]
+        edges: tuple[Key, ...],
+        lasting: list[tuple[Tensor, Version]],
+        likes: list[Any],
+        gradients: tuple[Array | None, ...],
     ) -> list[Gradient | None]:
         floor = next_order()
         results = _made_after(floor, context.copy().run(follow, again))
+        if any(leaf._version is not version for leaf, version in lasting):
+            raise AutogradError(
+                "recompute: a parameter that the function uses got other values since it ran at first: step "
+                "after the backward, or do without recompute where several contexts step the same parameters"
+            )
         if _likes(results) != likes:
             raise AutogradError(
                 f"recompute: the function gave {_words(likes)} at first and {_words(_likes(results))} when "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import psframework.nn.functional as F
-from psframework import manual_seed, nn
+from psframework import manual_seed, nn, optim
 from psframework.autograd import (
     SparseRows,
     backward,
@@ -207,6 +207,17 @@ def test_a_changed_argument_or_parameter_is_noticed():
             (x, w)[which].__imul__(2)
         with pytest.raises(AutogradError, match="'recompute' needs was changed in place 1 time"):
             out.backward()
+
+
+def test_a_parameter_that_got_another_array_is_noticed():
+    """A step by gradients of a context leaves the old array as it is for graphs; here nobody has it."""
+    x, w = tensor(np.ones(2), True), tensor(np.full(2, 3.0), True)
+    y = recompute(lambda t: t * w, x)
+    optim.SGD([w], lr=1.0).apply({w: np.ones(2)})
+    with pytest.raises(AutogradError, match="step after the backward"):
+        y.sum().backward()
+    recompute(lambda t: t * w, x).sum().backward()
+    np.testing.assert_array_equal(x.grad, [2.0, 2.0])
 
 
 def test_a_function_that_does_not_do_the_same_again():
