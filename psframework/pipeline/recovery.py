@@ -32,6 +32,7 @@ class Recovery:
     def __init__(self, ranks: Ranks, runs: Runs, training: Training) -> None:
         self._ranks, self._runs, self._training = ranks, runs, training
         self.unsettled = False
+        self._bare = False  # whether newcomers do not have yet what they are to keep for others
 
     async def repeatedly(self, run: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
         """Does something, and again if ranks are lost and replaced.
@@ -64,13 +65,17 @@ class Recovery:
         self._runs.check_open()
         if not self.unsettled and not self._ranks.lost:
             return
+        self.unsettled = True  # until all of it is done
         ranks, history = self._ranks, self._training.history
         await ranks.look(Deadline.after(min(ASK_SECONDS, max(deadline.remaining(), 0.1))))
         await self._go_back(deadline)
         if ranks.lost:
+            self._bare = True
             await ranks.replace_lost(history.commit, self._runs.number, deadline)
             await self._go_back(deadline)
+        if self._bare:
             await ranks.call("keep_elsewhere", history.commit, history.commit, deadline=deadline)
+            self._bare = False
         for done in history.since_commit:
             await self._training.train(done, deadline)
         self.unsettled = False

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psframework.errors import ContextClosed, PeerLost
+from psframework.errors import ContextClosed, DeadlineExceeded, PeerLost
 from psframework.pipeline.history import History
 from psframework.pipeline.microbatch import split
 from psframework.pipeline.ranks import Seat
@@ -30,6 +30,7 @@ class Pipe:
         self.lost: set[Seat] = set()
         self.dead: set[Seat] = set()
         self.closed = False
+        self.fails = ""  # that does so at once, when there has been a replacement
         self.did: list[Any] = []
         self.recovery = Recovery(self, self, self)  # type: ignore[arg-type]
 
@@ -44,16 +45,22 @@ class Pipe:
         self.lost |= self.dead
 
     async def call(self, method: str, *args: Any, deadline: Deadline, seats: Any = None) -> list[Any]:
-        self.did.append((method, len(self.seats if seats is None else seats)))
+        self._do(method, len(self.seats if seats is None else seats))
         return []
 
     async def replace_lost(self, *_: Any) -> None:
-        self.did.append(("replace", len(self.lost)))
+        self._do("replace", len(self.lost))
         self.lost.clear()
         self.dead.clear()
 
     async def train(self, done: Any, deadline: Deadline) -> None:
-        self.did.append(("train", done.step))
+        self._do("train", done.step)
+
+    def _do(self, what: str, number: int) -> None:
+        self.did.append((what, number))
+        if what == self.fails and (not self.lost or what == "replace"):
+            self.fails = ""
+            raise DeadlineExceeded("too late")
 
     def step(self) -> None:
         self.history.add(self.history.place(BATCH, True), self.number)
@@ -86,6 +93,21 @@ async def test_lost_ranks_are_replaced_and_all_hear_of_it() -> None:
         ("go_back", 2),
         ("keep_elsewhere", 2),
     ]
+
+
+@pytest.mark.parametrize("during", ["replace", "go_back", "keep_elsewhere", "train"])
+async def test_a_recovery_that_was_given_up_is_begun_again(during: str) -> None:
+    """Whoever was known to be lost has been replaced already, or not."""
+    pipe = Pipe()
+    pipe.step()
+    pipe.lost.add(Seat(1, 0))
+    pipe.fails = during
+    with pytest.raises(DeadlineExceeded):
+        await pipe.recovery.settle(Deadline.NEVER)
+    pipe.did.clear()
+    await pipe.recovery.settle(Deadline.NEVER)
+    assert {"go_back", "train"} <= {each[0] for each in pipe.did}
+    assert (("keep_elsewhere", 2) in pipe.did) is (during != "train")
 
 
 async def test_a_run_is_repeated_when_the_lost_are_replaced() -> None:
