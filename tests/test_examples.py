@@ -206,7 +206,8 @@ def test_the_program_in_the_docs_on_pipelines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks", "virtual"), [("gpipe", 4, 1), ("1f1b", 4, 1), ("zb-h1", 4, 1), ("interleaved", 2, 2)]
+    ("name", "ranks", "virtual"),
+    [("gpipe", 4, 1), ("1f1b", 4, 1), ("eager-1f1b", 4, 1), ("zb-h1", 4, 1), ("interleaved", 2, 2)],
 )
 def test_the_schedules_in_the_docs_are_those_that_run(name: str, ranks: int, virtual: int) -> None:
     lines = [name]
@@ -223,7 +224,9 @@ def test_the_schedules_in_the_docs_are_those_that_run(name: str, ranks: int, vir
     assert "\n".join(lines) + "\n" in (ROOT / "docs" / "pipeline.md").read_text()
 
 
-@pytest.mark.parametrize(("name", "virtual"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
+@pytest.mark.parametrize(
+    ("name", "virtual"), [("gpipe", 1), ("1f1b", 1), ("eager-1f1b", 1), ("interleaved", 2), ("zb-h1", 1)]
+)
 def test_the_numbers_of_the_schedules_in_the_docs(name: str, virtual: int) -> None:
     shown = (ROOT / "docs" / "pipeline.md").read_text()
     (row,) = re.findall(rf"^\| `{name}`.*$", shown, re.M)

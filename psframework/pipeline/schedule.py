@@ -59,6 +59,18 @@ def one_f_one_b(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
     return _alternate([rank], [range(microbatches)], warm_up=ranks - rank - 1)
 
 
+def eager_one_f_one_b(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
+    """1F1B with one more forward under way for each rank that comes after.
+
+    Under 1F1B a rank begins an output just when the next rank has nothing else to do, so that the way of
+    data counts in the time of nearly each micro-batch. Here it begins one action earlier, and nobody waits
+    if data take no longer than half of a forward and a backward; a rank keeps the activations of up to
+    `2 * (ranks - rank) - 1` micro-batches for it.
+    Source: Zhuang et al., arXiv:2211.05322, section 4.
+    """
+    return _alternate([rank], [range(microbatches)], warm_up=2 * (ranks - rank - 1))
+
+
 def interleaved(rank: int, ranks: int, microbatches: int, virtual_stages: int = 1) -> Iterator[Action]:
     """1F1B over several stages a rank: a bubble `virtual_stages` times smaller for as many more messages.
 
@@ -96,6 +108,7 @@ def zero_bubble(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
 _PLAIN: Final[dict[str, Callable[[int, int, int], Iterator[Action]]]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
+    "eager-1f1b": eager_one_f_one_b,
     "zb-h1": zero_bubble,
 }
 SCHEDULES: Final = (*_PLAIN, "interleaved")

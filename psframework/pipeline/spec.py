@@ -43,7 +43,7 @@ class PipelineOptions:
     Args:
         loss: a registered function of (outputs, targets): the mean over a micro-batch.
         optimizer: a description, such as `optim.SGD(lr=0.1)`; None: parameters stay as they are.
-        schedule: "gpipe", "1f1b", "interleaved" or "zb-h1".
+        schedule: "gpipe", "1f1b", "eager-1f1b", "interleaved" or "zb-h1".
         microbatches: into how many a batch is cut.
         virtual_stages: stages of each service.
         on: names of the services that hold the stages; None: those that are there.

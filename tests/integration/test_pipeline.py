@@ -73,6 +73,9 @@ TRAINING = {"loss": F.cross_entropy, "optimizer": optim.SGD(lr=0.1, momentum=0.9
         ("1f1b", 2, 21, 8),
         ("1f1b", 3, 8, 1),
         ("1f1b", 4, 16, 4),
+        ("eager-1f1b", 2, 21, 8),
+        ("eager-1f1b", 3, 8, 1),
+        ("eager-1f1b", 4, 16, 4),
         ("interleaved", 4, 8, 1),
         ("interleaved", 4, 21, 8),
         ("interleaved", 4, 16, 4),
@@ -98,7 +101,7 @@ async def test_equals_one_process(
         await assert_equals_one_process(pipe, twin(chain(stages), await pipe.state_dict()), rows)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1"])
 async def test_peak_activations_are_those_of_the_schedule(cluster: Any, schedule: str) -> None:
     virtual = 2 if schedule == "interleaved" else 1
     ranks = 4 // virtual

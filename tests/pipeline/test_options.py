@@ -48,7 +48,10 @@ def test_numbers_are_whole_and_at_least_1(name: str, value: Any) -> None:
         ({"name": "lm"}, "name='lm'.*psf serve pipeline"),
         ({"name": "lm", "driver": "here"}, "name='lm'"),
         ({"driver": "pipeline-7"}, "driver='pipeline-7' is no pipeline service"),
-        ({"schedule": "2f2b"}, "no schedule is named '2f2b'; there are gpipe, 1f1b, zb-h1, interleaved"),
+        (
+            {"schedule": "2f2b"},
+            "no schedule is named '2f2b'; there are gpipe, 1f1b, eager-1f1b, zb-h1, interleaved",
+        ),
         ({"virtual_stages": 2}, "only 'interleaved' has several"),
         ({"virtual_stages": 3, "schedule": "interleaved"}, "must be a multiple"),
     ],

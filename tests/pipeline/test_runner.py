@@ -22,7 +22,7 @@ from tests.support import pipeline_models as models
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import pipeline
 
-SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("zb-h1", 1), ("interleaved", 2)]
+SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("eager-1f1b", 1), ("zb-h1", 1), ("interleaved", 2)]
 
 
 def sgd(parameters: Any) -> optim.Optimizer:

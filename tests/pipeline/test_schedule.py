@@ -27,6 +27,12 @@ F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7
 F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7
 F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7
 """
+EAGER = """
+F0 F1 F2 F3 F4 F5 F6 B0 F7 B1 B2 B3 B4 B5 B6 B7
+F0 F1 F2 F3 F4 B0 F5 B1 F6 B2 F7 B3 B4 B5 B6 B7
+F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7
+F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7
+"""
 ZERO_BUBBLE = """
 F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 F6 B3 W3 F7 B4 W4 B5 W5 B6 W6 B7 W7
 F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 F5 B3 W2 F6 B4 W3 F7 B5 W4 B6 W5 B7 W6 W7
@@ -52,7 +58,8 @@ def short(action: Action) -> str:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "table"), [("gpipe", GPIPE), ("1f1b", ONE_F_ONE_B), ("zb-h1", ZERO_BUBBLE)]
+    ("schedule", "table"),
+    [("gpipe", GPIPE), ("1f1b", ONE_F_ONE_B), ("eager-1f1b", EAGER), ("zb-h1", ZERO_BUBBLE)],
 )
 def test_four_ranks_eight_microbatches(schedule: str, table: str) -> None:
     for rank, row in enumerate(table.split("\n")[1:-1]):
@@ -74,6 +81,7 @@ def test_interleaved(table: str, ranks: int, microbatches: int) -> None:
     [
         ("gpipe", ["F0 F1 B0 B1"] * 3),
         ("1f1b", ["F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"]),
+        ("eager-1f1b", ["F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"]),
         ("zb-h1", ["F0 F1 B0 W0 B1 W1", "F0 F1 B0 B1 W0 W1", "F0 B0 F1 B1 W0 W1"]),
         ("interleaved", ["F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"]),
     ],
@@ -115,6 +123,7 @@ def test_peak_activations(m: int) -> None:
     }
     assert peaks["gpipe"] == [m] * 4
     assert peaks["1f1b"] == [min(m, most) for most in (4, 3, 2, 1)]
+    assert peaks["eager-1f1b"] == [min(m, most) for most in (7, 5, 3, 1)]
     assert peaks["zb-h1"] == [min(m, 4)] * 4
     assert max(peaks["zb-h1"]) == max(peaks["1f1b"])
 
@@ -152,11 +161,11 @@ def test_replicas_share_a_plan() -> None:
 
 
 def test_unknown_schedule_lists_the_names() -> None:
-    with pytest.raises(ArgumentError, match=r"'2f2b'.*gpipe, 1f1b, zb-h1, interleaved"):
+    with pytest.raises(ArgumentError, match=r"'2f2b'.*gpipe, 1f1b, eager-1f1b, zb-h1, interleaved"):
         actions("2f2b", 0, 1, 1)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b", "zb-h1"])
 def test_virtual_stages_only_when_interleaved(schedule: str) -> None:
     with pytest.raises(ArgumentError, match=f"2 virtual stages .*'{schedule}'.*'interleaved'"):
         actions(schedule, 0, 2, 4, 2)

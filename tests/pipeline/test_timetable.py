@@ -65,13 +65,27 @@ def test_what_an_action_needs() -> None:
     assert words("W1.3") == "B1.3"
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b"])
 @pytest.mark.parametrize("ranks", range(1, 7))
 def test_makespan_and_bubble(schedule: str, ranks: int) -> None:
     for m in range(1, 21):
         table = simulate(plans(schedule, ranks, m), TIMES)
         assert table.makespan == (m + ranks - 1) * 3
         assert table.bubble == pytest.approx(ideal_bubble(ranks, m))
+
+
+@pytest.mark.parametrize("transfer", [0.5, 1.5])
+@pytest.mark.parametrize("ranks", range(2, 7))
+def test_the_way_of_data_counts_again_and_again_under_1f1b_only(ranks: int, transfer: float) -> None:
+    """Eager 1F1B waits for them on the way of the first micro-batch and the last, as GPipe does."""
+    for m in range(1, 21):
+        gpipe, plain, eager = (
+            simulate(plans(schedule, ranks, m), TIMES, transfer).makespan
+            for schedule in ("gpipe", "1f1b", "eager-1f1b")
+        )
+        assert eager == gpipe == (m + ranks - 1) * 3 + 2 * (ranks - 1) * transfer
+        again = (m - 1) - -(-(m - 1) // ranks)  # all but one of each `ranks` that follow the first
+        assert plain == eager + again * 2 * transfer
 
 
 @pytest.mark.parametrize("v", range(1, 5))
