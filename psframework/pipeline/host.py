@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from psframework.backend import dtype_from_name
-from psframework.errors import ContextClosed, PeerLost
+from psframework.errors import ContextClosed, ModelMismatch, PeerLost
 from psframework.nn.module import Module
 from psframework.nn.random import drawing_from
 from psframework.optim.rule import rule_from_spec
@@ -274,7 +274,10 @@ class Host:
 
     def _load(self, states: dict[int, dict[str, Any]]) -> None:
         for index, state in states.items():
-            self._stages[index].module.load_state_dict(state)
+            try:
+                self._stages[index].module.load_state_dict(state)
+            except ModelMismatch as error:
+                raise ModelMismatch(f"stage {index}: {error}") from None
 
 
 def build(plan: PipePlan, stage: StagePlan) -> LocalStage:

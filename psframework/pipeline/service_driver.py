@@ -63,6 +63,7 @@ class ServiceDriver:
     def __init__(self, host: RRef, service: str, timeout: float, owned: bool) -> None:
         self._host, self._service, self._timeout, self._owned = host, service, timeout, owned
         self.services: tuple[str, ...] = ()
+        self._closed = False
 
     @classmethod
     async def open(
@@ -109,6 +110,7 @@ class ServiceDriver:
 
         Raises:
             PeerLost: also if the driver's service is lost.
+            ContextClosed: it was closed, or let go of.
         """
         found: Outcome = await self._call("step", timeout, arrays_of(x), arrays_of(y), timeout, update)
         self.services = found.services
@@ -139,6 +141,7 @@ class ServiceDriver:
 
     async def close(self) -> None:
         """Frees the stages; if the driver does not answer, when it notices that nobody refers to it."""
+        self._closed = True
         try:
             if self._owned:
                 await self._host.rpc_async(timeout=_GRACE_SECONDS).close()
@@ -148,6 +151,8 @@ class ServiceDriver:
             self._host.close()
 
     async def _call(self, method: str, timeout: float | None, *args: Any) -> Any:
+        if self._closed:
+            raise ContextClosed("this pipeline is closed")
         seconds = self._timeout if timeout is None else timeout
         try:
             proxy = self._host.rpc_async(timeout=seconds + _GRACE_SECONDS if seconds else 0)

@@ -125,6 +125,8 @@ async def test_who_attached_only_lets_go() -> None:
     driver, host = of(None, owned=False)
     await driver.close()
     assert host.closed and not host.calls
+    with pytest.raises(ContextClosed, match="this pipeline is closed"):
+        await driver.infer(data(4)[0])
 
 
 async def test_clients_share_a_pipe() -> None:
