@@ -62,6 +62,10 @@ _REFUSALS: Final[dict[bytes, type[PsfError]]] = {
 }
 
 
+class PeerLeft(WireError):
+    """The other end closed the socket before the handover was over."""
+
+
 def new_key() -> bytes:
     """A fresh session key."""
     return secrets.token_bytes(KEY_BYTES)
@@ -157,7 +161,8 @@ async def receive(sock: socket.socket, *, descriptor: bool = False) -> tuple[int
     """Waits for one packet; with its descriptor, which the caller owns, or -1.
 
     Raises:
-        WireError: the other end closed, or a descriptor is missing or unasked for.
+        PeerLeft: the other end closed.
+        WireError: a descriptor is missing or unasked for.
     """
     while True:
         try:
@@ -170,7 +175,7 @@ async def receive(sock: socket.socket, *, descriptor: bool = False) -> tuple[int
         os.close(fd)
         raise WireError("a descriptor came that nobody asked for")
     if not payload:
-        raise WireError("the other end closed the socket midway")
+        raise PeerLeft("the other end closed the socket midway")
     return (-1 if fd is None else fd), payload
 
 

@@ -20,6 +20,7 @@ from psframework.errors import ConfigurationError, ContextClosed, PsfError, Wire
 from psframework.wire import handover
 from psframework.wire.listener import Listener
 from psframework.wire.shm import MAX_SEGMENT, Segment
+from psframework.wire.threads import in_thread
 
 log = logging.getLogger("psframework.wire")
 
@@ -134,7 +135,8 @@ class SegmentServer:
             async with asyncio.timeout(self._seconds):
                 await self._handover(connection)
         except (PsfError, OSError) as error:
-            level = logging.DEBUG if isinstance(error, ContextClosed) else logging.WARNING
+            gone = isinstance(error, ContextClosed | handover.PeerLeft | ConnectionError)  # nothing is amiss
+            level = logging.DEBUG if gone else logging.WARNING
             log.log(level, "refused a segment from %s: %s", _credentials(connection), error)
             _refuse(connection, error)
         except Exception as error:  # of `on_segment`: the peer must not wait, other handovers go on
@@ -162,7 +164,7 @@ class SegmentServer:
         segment = Segment.from_fd(fd, max_bytes=self._max_bytes)
         try:
             # Mapped pages before the peer goes on; in a thread, since the loop must not wait for them.
-            await asyncio.to_thread(segment.touch, self._seconds / 2)
+            await in_thread(segment.touch, self._seconds / 2)
         except BaseException:
             segment.close()
             raise

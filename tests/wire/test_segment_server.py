@@ -198,7 +198,7 @@ async def test_garbage_harms_nobody(server, inbox, packet, with_descriptor):
     await works(server, inbox)
 
 
-async def test_peers_that_leave_midway_harm_nobody(server, inbox):
+async def test_peers_that_leave_midway_harm_nobody(server, inbox, caplog):
     Rogue(server).socket.close()
     rogue = Rogue(server)
     await handover.send(rogue.socket, handover.pack_hello(KEY))
@@ -208,6 +208,7 @@ async def test_peers_that_leave_midway_harm_nobody(server, inbox):
     await handover.receive(rogue.socket)
     rogue.socket.close()
     await works(server, inbox)
+    assert not caplog.records  # a member that ends while it offers memory is nothing to be warned of
 
 
 async def test_silent_peers_are_hung_up_on(tmp_path, inbox):
