@@ -59,7 +59,7 @@ class Segment:
         """A new segment of `nbytes` bytes, zeroed, every page reserved and mapped.
 
         That costs about 0.6 s for 1 GiB, and as little as a copy from then on: make segments once and
-        reuse them, and make large ones in a thread (`asyncio.to_thread`).
+        reuse them, and make large ones in a thread (`wire.threads`).
 
         Raises:
             ResourceExhausted: there is no memory (or descriptor) for it; take another lane.

@@ -21,6 +21,7 @@ from psframework.rpc.session.payload import Outgoing
 from psframework.wire.handover import new_key, offer_segment, offer_socket
 from psframework.wire.memory import Buffer, copy_into
 from psframework.wire.shm import Segment
+from psframework.wire.threads import in_thread
 
 log = logging.getLogger("psframework.rpc")
 
@@ -149,7 +150,7 @@ class Segments:
             if total < COPY_IN_THREAD:
                 _copy(view, offsets, parts)
             else:
-                copying = asyncio.get_running_loop().run_in_executor(None, _copy, view, offsets, parts)
+                copying = in_thread(_copy, view, offsets, parts)
                 await asyncio.shield(copying)
         except asyncio.CancelledError:
             # The copy still runs in its thread: the range is free once that has ended.
@@ -198,7 +199,7 @@ class Segments:
                 return region
             size = min(room, max(SMALLEST, nbytes + min(nbytes, MOST_SPARE)))
             try:
-                segment = await asyncio.to_thread(_make, size)
+                segment = await in_thread(_make, size)
                 number = await self.share(segment)
             except PsfError as error:
                 log.log(_level(error), "payloads take the striped lane: %s", error)

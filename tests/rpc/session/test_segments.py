@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,19 @@ async def test_payload_memory_is_used_again_and_again(office: Any) -> None:
     await office.until(lambda: all(arena.is_idle for each in (here, there) for arena in each._arenas))
     assert len(here._arenas) == len(there._arenas) == 1
     assert peer.stats.sent[Lane.SHM].messages == 30 and peer.stats.sent[Lane.STRIPED].messages == 0
+
+
+async def test_users_who_fill_the_loops_threads_hold_up_no_payload(office: Any) -> None:
+    peer, gate = await office.peer(), threading.Event()
+    loop = asyncio.get_running_loop()
+    busy = [loop.run_in_executor(None, gate.wait, 30) for _ in range(40)]
+    try:
+        _, got = await office.send(peer, "Mirror", [bytes(2 * MIB)])
+        assert bytes(got[0]) == bytes(2 * MIB)
+        assert peer.stats.sent[Lane.SHM].messages == peer.stats.received[Lane.SHM].messages == 1
+    finally:
+        gate.set()
+        await asyncio.gather(*busy)
 
 
 async def test_replies_in_shared_memory_stay_valid_while_they_are_held(office: Any) -> None:
