@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import replace
 from pathlib import Path
 
+from psframework.cluster.agent import make_agent
 from psframework.cluster.current import current
 from psframework.cluster.directory import HERE, LISTENS
 from psframework.cluster.handle import Cluster
@@ -19,17 +20,10 @@ from psframework.cluster.settings import Settings
 from psframework.cluster.token import find_token
 from psframework.errors import ConfigurationError
 from psframework.membership.client import JoinRequest, Membership
-from psframework.membership.lease import Reason
-from psframework.membership.view import Member
-from psframework.rpc.call import PeerInfo
-from psframework.rpc.limits import AgentOptions
 from psframework.rpc.process import configure_process
 from psframework.rpc.security.certificates import CERT, describe
 from psframework.rpc.security.credentials import Security, is_loopback
 from psframework.rpc.serve import ServeOptions, Serving, serve
-from psframework.rpc.service import Service
-from psframework.rpc.session.agent import Agent
-from psframework.wire.lanes import offered
 
 log = logging.getLogger(__name__)
 
@@ -168,28 +162,3 @@ def client_role(settings: Settings) -> str:
         return TRAINER
     who = describe(settings.tls_dir / CERT).identity
     return who.role if who else TRAINER
-
-
-def make_agent(
-    membership: Membership, security: Security, settings: Settings, services: Sequence[Service] = ()
-) -> Agent:
-    """The agent of a member, which learns from the membership who is lost."""
-    member = membership.member
-    identity = PeerInfo(member.name, member.role, member.job, member.incarnation)
-    options = AgentOptions(lanes=offered(settings.lanes))
-    agent = Agent(identity, security=security, services=services, options=options)
-    tell_losses(membership, agent)
-    return agent
-
-
-def tell_losses(membership: Membership, agent: Agent) -> None:
-    """Tells the agent of a member which others are dead, and which are stalled and may come back."""
-
-    def tell(member: Member, reason: Reason) -> None:
-        name, incarnation = member.name, member.incarnation
-        if reason is Reason.STALLED:
-            agent.stalled(name, incarnation, lambda: membership.is_stalled(incarnation))
-        else:
-            agent.lost(name, incarnation, str(reason))
-
-    membership.on_lost(tell)

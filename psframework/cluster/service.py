@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from psframework.cluster.connect import make_agent
+from psframework.cluster.agent import make_agent
 from psframework.cluster.late import LateHandlers
 from psframework.cluster.script import import_module
 from psframework.cluster.settings import ServiceSettings

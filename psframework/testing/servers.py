@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from psframework.cluster.connect import tell_losses
+from psframework.cluster.agent import tell_losses
 from psframework.cluster.late import LateHandlers
 from psframework.membership.client import JoinRequest, Membership
 from psframework.membership.coordinator import Coordinator
