@@ -144,6 +144,10 @@ class Incoming:
 NO_PAYLOAD: Final = Incoming(())
 
 
+def _nothing() -> None:
+    pass
+
+
 class Call:
     """One call, as its handler sees it.
 
@@ -156,10 +160,12 @@ class Call:
             Until then an error reply says that the call left everything untouched.
         room: how much replies to this peer hold; None where none waits.
         reply_lost: called if what the handler returned can't be sent; set by the handler.
+        taken: for handlers that go on to wait for others, once the payload is here: from now on it holds up
+            nothing that its sender sends. Set by the transport.
     """
 
     __slots__ = ("_held", "_segment", "caller", "deadline", "payload", "peer", "reply", "reply_lost",
-                 "reply_sizes", "room", "started")  # fmt: skip
+                 "reply_sizes", "room", "started", "taken")  # fmt: skip
 
     def __init__(
         self,
@@ -179,6 +185,7 @@ class Call:
         self._segment = segment
         self._held = 0
         self.started = False
+        self.taken: Callable[[], None] = _nothing
         self.reply_lost: Callable[[], None] | None = None
         self.reply: Sequence[Part] | PartStream = ()
         self.reply_sizes: tuple[int, ...] = ()

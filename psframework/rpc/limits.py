@@ -15,7 +15,8 @@ class AgentOptions:
 
     Args:
         lanes: lanes to offer; default what PSF_LANES says, else all of this machine.
-        window_bytes: payload bytes that one peer may have on the way to us, handlers included.
+        window_bytes: bytes of calls that one peer may have on the way to us, handlers included; those of an
+            async function only until it begins.
         max_payload_bytes: largest payload of one call that we accept.
         stripes: streams that carry bulk payload between two peers.
         resume_seconds: how long a broken connection is redialled before the peer counts as lost.

@@ -9,9 +9,11 @@ from rref_crew import Member, Team, until
 from psframework import nn
 from psframework.errors import ArgumentError, PeerLost, PermissionDenied, WireError
 from psframework.proto.v1.rref_pb2 import RRefHandle
+from psframework.rpc.limits import AgentOptions
 from psframework.rpc.registry import remote
 from psframework.rpc.values.journey import Journey
 from psframework.rref.passenger import PASSENGER
+from psframework.wire.lanes import parse
 
 
 @remote(roles=("boss",))
@@ -44,6 +46,22 @@ async def test_deep_in_arguments_and_results(team: Team) -> None:
     assert not back["b"]["c"].is_owner()
     assert (await back["b"]["c"].to_here()).tolist() == [0, 1, 2]
     del mine, there, back
+    await team.clean()
+
+
+async def test_taking_over_needs_no_room_for_what_comes_along(team: Team) -> None:
+    """Each fills the window of the next one, which then has a word with the one after it."""
+    options = AgentOptions(lanes=parse("inline,striped"), window_bytes=256 * 1024)
+    names = ["ann", "bob", "cat"]
+    crew = [await team.hire(name, options=options) for name in names]
+    loads = [[crew[at].rrefs.remote(names[at - 1], things.Counter, (1,)), bytes(100_000)] for at in range(3)]
+    await asyncio.gather(*(load[0].confirmed_by_owner() for load in loads))
+    assert (
+        await asyncio.gather(*(crew[at].rpc(names[at - 2], things.amount, []) for at in range(3))) == [0] * 3
+    )
+    sent = [crew[at].rpc(names[at - 2], things.amount, loads[at]) for at in range(3) for _ in range(10)]
+    assert await asyncio.gather(*sent) == [2] * 30
+    del loads, sent
     await team.clean()
 
 

@@ -156,11 +156,11 @@ async def time_left(path: list[str]) -> list[float]:
 
 
 @remote
-async def ping_pong(path: list[str]) -> int:
-    """Calls the members of a path, each from the one before it."""
+async def ping_pong(path: list[str], load: Any = None) -> int:
+    """Calls the members of a path, each from the one before it, with something heavy to carry."""
     if not path:
         return 0
-    return 1 + int(await remotes[current_member()].rpc_async(path[0], ping_pong, (path[1:],)))
+    return 1 + int(await remotes[current_member()].rpc_async(path[0], ping_pong, (path[1:], load)))
 
 
 def current_member() -> str:

@@ -138,6 +138,11 @@ def fail(rref: Any) -> None:
 
 
 @remote
+def amount(values: list[Any]) -> int:
+    return len(values)
+
+
+@remote
 def size(value: Any) -> int:
     return int(value.nbytes)
 

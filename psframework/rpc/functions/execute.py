@@ -19,14 +19,13 @@ from types import CoroutineType, TracebackType
 from typing import Any, Final, Self
 
 from psframework.errors import ArgumentError, PeerLost, PermissionDenied, PsfError, ResourceExhausted
-from psframework.rpc.call import PeerInfo
+from psframework.rpc.call import Call, PeerInfo
 from psframework.rpc.functions import context
 from psframework.rpc.functions.context import Running
 from psframework.rpc.functions.function_stats import End, FunctionStats
 from psframework.rpc.functions.pool import ThreadPool
 from psframework.rpc.functions.thread_call import PUT_OFF, ThreadCall
 from psframework.rpc.registry import Entry, Kind, find
-from psframework.rpc.room import Room
 from psframework.rpc.security import audit
 from psframework.rpc.security.allow import EVERYONE, AllowList
 from psframework.rpc.status import detail_to_error, error_to_detail
@@ -62,15 +61,15 @@ class Admission:
 
     Attributes:
         room: for the result; None where it needs none.
+        taken: called as an async function begins: it may call others, whom its arguments must not hold up.
         goes_on: whether leaving the block is not the end of the call.
     """
 
-    __slots__ = ("_began", "_executor", "_nbytes", "_stats", "goes_on", "room")
+    __slots__ = ("_began", "_executor", "_nbytes", "_stats", "goes_on", "room", "taken")
 
-    def __init__(
-        self, executor: Executor, stats: FunctionStats, nbytes: int, room: Room | None = None
-    ) -> None:
-        self.room = room
+    def __init__(self, executor: Executor, stats: FunctionStats, nbytes: int, call: Call | None) -> None:
+        self.room = None if call is None else call.room
+        self.taken = _nothing if call is None else call.taken
         self._executor = executor
         self._stats = stats
         self._nbytes = nbytes
@@ -185,8 +184,14 @@ class Executor:
             self._of(entry.name).refused += 1
             raise
 
-    def admit(self, entry: Entry, peer: PeerInfo, nbytes: int = 0, room: Room | None = None) -> Admission:
-        """Counts a call in, which begins once there is `room`; leaving the block that it returns is its end.
+    def admit(self, entry: Entry, peer: PeerInfo, nbytes: int = 0, call: Call | None = None) -> Admission:
+        """Counts a call in; leaving the block that it returns is its end.
+
+        Args:
+            entry: the function.
+            peer: who calls it.
+            nbytes: of large arguments.
+            call: begins once there is room for its result; None needs none.
 
         Raises:
             ResourceExhausted: too many calls, or too many bytes of arguments, are here already.
@@ -208,7 +213,7 @@ class Executor:
             raise full
         self._running += 1
         self._bytes += nbytes
-        return Admission(self, self._of(entry.name), nbytes, room)
+        return Admission(self, self._of(entry.name), nbytes, call)
 
     def leave(self, nbytes: int) -> None:
         """For the Admission: a call has ended."""
@@ -240,6 +245,7 @@ class Executor:
             if entry.kind is Kind.COROUTINE:
                 if admission.room is not None and admission.room.is_full:
                     await admission.room.cleared()
+                admission.taken()
                 return await entry.target(*args, **kwargs)
             if entry.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
                 raise ArgumentError(
@@ -247,7 +253,10 @@ class Executor:
                 )
             run = partial(entry.target, *args, **kwargs)
             result = await self._in_thread(run, entry.name, admission)
-            return await result if isinstance(result, CoroutineType) else result
+            if not isinstance(result, CoroutineType):
+                return result
+            admission.taken()
+            return await result
         except BaseException as error:
             if may_be_raised(error):
                 raise
@@ -349,6 +358,10 @@ def _log_close(label: str, closing: asyncio.Future[Any]) -> None:
     error = None if closing.cancelled() else closing.exception()
     if error is not None:
         log.warning("closing the generator %s raised %r", label, error)
+
+
+def _nothing() -> None:
+    pass
 
 
 def users_error(error: BaseException) -> BaseException:

@@ -91,7 +91,7 @@ class RemoteService:
         entry = executor.allow(request.function, call.peer)
         payload = call.payload
         nbytes = sum(payload.sizes) if payload.sizes else 0
-        with executor.admit(entry, call.peer, nbytes, call.room) as admission:
+        with executor.admit(entry, call.peer, nbytes, call) as admission:
             parts = await payload.whole() if payload.sizes else []
             args, kwargs, waiting = take_arguments(request, parts, call, executor)
             if waiting is not None:
@@ -261,6 +261,8 @@ def take_arguments(
 async def _take_over(journey: Journey, call: Call, taken: Arguments | Awaitable[Arguments]) -> Arguments:
     try:
         args, kwargs = taken if isinstance(taken, tuple) else await taken
+        if journey.before_start:  # others have to answer, and what they send may wait for the window
+            call.taken()
         for ready in journey.before_start:
             await ready
     except BaseException:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -140,9 +141,11 @@ class Dispatcher:
         left = frame.timeout_us
         deadline = Deadline.after(left * 1e-6) if left else Deadline.NEVER
         peer = self._peer
-        return Call(
+        call = Call(
             peer.info, deadline, running.payload, caller=peer, segment=self._segments.get, room=peer.room
         )
+        call.taken = partial(self._taken, running)
+        return call
 
     def _payload(self, frame: Frame, lane: int) -> Incoming:
         frames.check_payload(frame, self._port.agreed, self._max_payload)
@@ -237,6 +240,11 @@ class Dispatcher:
         cost, running.cost = running.cost, 0
         self._port.session.requests.consumed += cost
 
+    def _taken(self, running: Running) -> None:
+        """The handler waits for others, perhaps for calls of the caller, which may need the window."""
+        self._consume(running)
+        self._report()
+
     def _end(self, running: Running) -> None:
         self._consume(running)
         if running.lane == frames.STRIPED:
@@ -247,6 +255,9 @@ class Dispatcher:
         running.task = None  # with its traceback it would be a cycle that keeps the payload alive
         if self._running.pop(running.number, None) is not None:
             self._alarms.discard(running.number, running.tick)
+        self._report()
+
+    def _report(self) -> None:
         link, session = self._port.link, self._port.session
         if link is not None and not session.has_unsent and session.owes_report:
             link.report_soon()
