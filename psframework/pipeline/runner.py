@@ -154,10 +154,10 @@ class Runner:
             if running is not None:
                 await self._deliver(running)
         finally:
-            for left in (data, running and running.result, following and following.result):
+            for left in (data, *(job.result for job in (running, following) if job is not None)):
                 if left is not None and not left.cancel() and not left.cancelled():
                     left.exception()  # somebody has been told of another error
-            del data, running, following  # an error that they hold refers to this frame
+            data = running = following = left = None  # an error that they hold refers to this frame
 
     async def _data(self, action: Action) -> _Work:
         """Waits for what an action needs."""
