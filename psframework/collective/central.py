@@ -71,7 +71,7 @@ class Central:
     @classmethod
     async def join(
         cls, service: Service, group: str, size: int, deadline: Deadline, *, rank: int | None = None,
-        generation: int = 0,
+        generation: int = 0, completed: int = 0,
     ) -> Central:  # fmt: skip
         """Waits until the group is complete at the service.
 
@@ -82,12 +82,15 @@ class Central:
             deadline: when to give up.
             rank: the rank that all have agreed on; None: any.
             generation: the one that all have agreed on; 0: the one that gathers there.
+            completed: number of the last operation in an earlier generation that this one continues.
 
         Raises:
             RendezvousTimeout: names who came.
             PsfError: the service refused.
         """
-        request = pb.JoinGroupRequest(group=group, size=size, rank=rank, generation=generation)
+        request = pb.JoinGroupRequest(
+            group=group, size=size, rank=rank, generation=generation, completed=completed
+        )
         if (seconds := deadline.seconds()) is not None:
             request.timeout_seconds = max(seconds, 0.001)
         late = Deadline(deadline.at + GRACE_SECONDS)

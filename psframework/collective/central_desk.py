@@ -24,12 +24,14 @@ class Ask:
         size: number of ranks.
         holder: who.
         generation: which life; 0: the one that gathers.
+        completed: number of the last operation in the life before, if it goes on from there.
     """
 
     group: str
     size: int
     holder: Holder
     generation: int = 0
+    completed: int = 0
 
     def check(self) -> None:
         """Raises ArgumentError if it can't be."""
@@ -78,6 +80,11 @@ class CentralDesk:
                 f"{ask.holder.name!r} wants group {ask.group!r} to have {ask.size} ranks, "
                 f"{group.holders[0].name!r}: {group.size}"
             )
+        if group.completed != ask.completed:
+            raise ArgumentError(
+                f"{ask.holder.name!r} goes on after operation {ask.completed} of group {ask.group!r}, "
+                f"{group.holders[0].name!r} after {group.completed}"
+            )
         group.seat(ask.holder)
         self.groups[ask.group] = group
         return group
@@ -90,7 +97,7 @@ class CentralDesk:
             raise StaleTerm(f"generation {ask.generation} of group {ask.group!r} is over")
         if old is not None:
             old.fail(StaleTerm(f"generation {old.generation} of group {ask.group!r} is over: another began"))
-        group = CentralGroup(ask.group, ask.size, ask.generation or last + 1)
+        group = CentralGroup(ask.group, ask.size, ask.generation or last + 1, ask.completed)
         self._generation = max(last, group.generation)
         return group
 

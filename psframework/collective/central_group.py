@@ -124,9 +124,10 @@ class CentralGroup:
         name: its name.
         size: number of ranks.
         generation: which life it is.
+        completed: number of the last operation in the life before, if it goes on from there.
     """
 
-    def __init__(self, name: str, size: int, generation: int) -> None:
+    def __init__(self, name: str, size: int, generation: int, completed: int = 0) -> None:
         self.name = name
         self.size = size
         self.generation = generation
@@ -134,7 +135,7 @@ class CentralGroup:
         self.complete = False
         self.error: PsfError | None = None
         self.round: Round | None = None
-        self.completed = 0
+        self.completed = completed
 
     @property
     def whole(self) -> bool:
@@ -161,6 +162,7 @@ class CentralGroup:
         for other in self.holders:
             if wanted is not None and other.wanted == wanted:
                 raise NameTaken(f"rank {wanted} of group {self.name!r} is taken by {other.name!r}")
+        holder.completed = self.completed
         self.holders.append(holder)
         if len(self.holders) == self.size:
             self._hand_out()

@@ -82,7 +82,7 @@ class AllreduceServicer:
     async def join(self, request: pb.JoinGroupRequest, call: Call) -> pb.JoinGroupReply:
         """Hands out a rank once the group is complete."""
         holder = _holder(request, call)
-        ask = Ask(request.group, request.size, holder, request.generation)
+        ask = Ask(request.group, request.size, holder, request.generation, request.completed)
         seconds = _seconds(request.timeout_seconds, call)
         group: CentralGroup | None = None
         try:

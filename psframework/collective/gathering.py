@@ -218,7 +218,9 @@ class Gathering:
                 await self._decide(seat, deadline)
             start = await self._until(lambda: self._started(seat), deadline, "the start of the group")
             home.clean_up(self._done())
-            transport = await self._until_lost(seat, transports.build(seat, start, home, deadline))
+            transport = await self._until_lost(
+                seat, transports.build(seat, start, home, deadline, sealed.completed)
+            )
         except PsfError as error:
             raise seat.error or error from None
         return home.begin(seat, transport, sealed.completed, self._options)

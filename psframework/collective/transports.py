@@ -32,14 +32,22 @@ LEADERS = "leaders"
 """Channel of the letters between leaders of hosts."""
 
 
-async def build(seat: Seat, start: pb.Start, home: Home, deadline: Deadline) -> Transport:
-    """The transport; the seat learns which ranks share memory."""
+async def build(seat: Seat, start: pb.Start, home: Home, deadline: Deadline, completed: int = 0) -> Transport:
+    """The transport; the seat learns which ranks share memory.
+
+    Args:
+        seat: in the generation.
+        start: how it works.
+        home: the groups of this process.
+        deadline: of the set-up.
+        completed: the last operation of the generation that this one continues.
+    """
     seat.hosts = tuple(tuple(host.ranks) for host in start.hosts)
     kind, name = start.transport, seat.id.name
     if kind == decision.ALONE:
         return Alone(name, seat.names[0])
     if kind == decision.CENTRAL:
-        return await _central(seat, home, deadline)
+        return await _central(seat, home, deadline, completed)
     mine = next(ranks for ranks in seat.hosts if seat.rank in ranks)
     if kind == decision.SHM:
         return await _shared(seat, mine, deadline)
@@ -75,7 +83,7 @@ def _sharing(seat: Seat, ranks: Sequence[int]) -> Share:
     return more
 
 
-async def _central(seat: Seat, home: Home, deadline: Deadline) -> Central:
+async def _central(seat: Seat, home: Home, deadline: Deadline, completed: int) -> Central:
     from psframework.collective.gathering import ALLREDUCE
 
     servers = home.membership.members(role=ALLREDUCE)
@@ -88,5 +96,6 @@ async def _central(seat: Seat, home: Home, deadline: Deadline) -> Central:
     )
     group = f"{seat.id.job}/{seat.id.name}"
     return await Central.join(
-        peer, group, len(seat.members), deadline, rank=seat.rank, generation=seat.id.generation
-    )
+        peer, group, len(seat.members), deadline, rank=seat.rank, generation=seat.id.generation,
+        completed=completed,
+    )  # fmt: skip

@@ -6,7 +6,7 @@ from collective import describe
 
 from psframework.collective.central_desk import ABANDONED_SECONDS, Ask, CentralDesk
 from psframework.collective.central_group import CentralGroup, Holder
-from psframework.collective.descriptor import Operation
+from psframework.collective.descriptor import Descriptor, Operation
 from psframework.errors import ArgumentError, NameTaken, NotRegistered, PeerLost, ResourceExhausted, StaleTerm
 
 
@@ -75,6 +75,16 @@ def test_what_cannot_be(desk):
         ask(desk, "b", wanted=0)
     with pytest.raises(NotRegistered, match="'h'"):
         desk.find("h", 1)
+
+
+def test_a_generation_counts_on_from_the_one_before(desk):
+    desk.join(Ask("g", 2, Holder("a"), 2, completed=60))
+    with pytest.raises(ArgumentError, match="'b' goes on after operation 0 of group 'g', 'a' after 60"):
+        desk.join(Ask("g", 2, Holder("b"), 2))
+    group = desk.join(Ask("g", 2, Holder("b"), 2, completed=60))
+    first = Descriptor(61, Operation.BARRIER)
+    assert group.begin(group.holders[0], first, 0.0, desk.reserve).sequence == 61
+    assert "1 (b), whose last was operation 60" in str(group.late(1.0))
 
 
 def test_the_last_one_out_closes_the_door(desk):

@@ -79,7 +79,7 @@ async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 10.0) 
 @pytest.fixture(scope="module")
 async def stage() -> AsyncIterator[Stage]:
     async with (
-        psf.local_cluster(workers=len(NAMES), imports=["group_functions"]) as local,
+        psf.local_cluster(workers=len(NAMES), allreduce=1, imports=["group_functions"]) as local,
         psf.connect(local.address, name="caller") as cluster,
     ):
         yield Stage(local, cluster)
@@ -116,6 +116,7 @@ def survivors_say(stage: Stage, said: list[dict[str, Any]], lost: set[int]) -> N
     [
         (None, 0),
         ("direct", 2),
+        ("central", 2),
         *(pytest.param(*each, marks=pytest.mark.soak) for each in FURTHER),
     ],
 )

@@ -24,31 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$psframework/proto/v1/allreduce.proto\x12\x14psframework.proto.v1\"G\n\x04Seat\x12\r\n\x05group\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0e\n\x06secret\x18\x04 \x01(\x06\"\x9d\x01\n\x10JoinGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\x04rank\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ngeneration\x18\x05 \x01(\x04\x12\x15\n\rlease_seconds\x18\x06 \x01(\x01\x12\x17\n\x0ftimeout_seconds\x18\x07 \x01(\x01\x42\x07\n\x05_rank\"I\n\x0eJoinGroupReply\x12(\n\x04seat\x18\x01 \x01(\x0b\x32\x1a.psframework.proto.v1.Seat\x12\r\n\x05names\x18\x02 \x03(\t\"\xb7\x02\n\nRunRequest\x12(\n\x04seat\x18\x01 \x01(\x0b\x32\x1a.psframework.proto.v1.Seat\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12<\n\toperation\x18\x03 \x01(\x0e\x32).psframework.proto.v1.CollectiveOperation\x12\x32\n\treduction\x18\x04 \x01(\x0e\x32\x1f.psframework.proto.v1.Reduction\x12\x11\n\x04root\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\r\n\x05shape\x18\x07 \x03(\x04\x12\x0c\n\x04open\x18\x08 \x01(\x08\x12\x0c\n\x04note\x18\t \x01(\t\x12\x17\n\x0ftimeout_seconds\x18\n \x01(\x01\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\x42\x07\n\x05_root\"6\n\x08RunReply\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"M\n\x11LeaveGroupRequest\x12(\n\x04seat\x18\x01 \x01(\x0b\x32\x1a.psframework.proto.v1.Seat\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x11\n\x0fLeaveGroupReply*\x9e\x03\n\x13\x43ollectiveOperation\x12$\n COLLECTIVE_OPERATION_UNSPECIFIED\x10\x00\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_REDUCE\x10\x01\x12\"\n\x1e\x43OLLECTIVE_OPERATION_BROADCAST\x10\x02\x12\x1f\n\x1b\x43OLLECTIVE_OPERATION_REDUCE\x10\x03\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_GATHER\x10\x04\x12\x1f\n\x1b\x43OLLECTIVE_OPERATION_GATHER\x10\x05\x12 \n\x1c\x43OLLECTIVE_OPERATION_SCATTER\x10\x06\x12\'\n#COLLECTIVE_OPERATION_REDUCE_SCATTER\x10\x07\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_TO_ALL\x10\x08\x12 \n\x1c\x43OLLECTIVE_OPERATION_BARRIER\x10\t\x12\x1f\n\x1b\x43OLLECTIVE_OPERATION_REFUSE\x10\x0c*\xc4\x01\n\tReduction\x12\x19\n\x15REDUCTION_UNSPECIFIED\x10\x00\x12\x11\n\rREDUCTION_SUM\x10\x01\x12\x11\n\rREDUCTION_AVG\x10\x02\x12\x15\n\x11REDUCTION_PRODUCT\x10\x03\x12\x11\n\rREDUCTION_MIN\x10\x04\x12\x11\n\rREDUCTION_MAX\x10\x05\x12\x12\n\x0eREDUCTION_BAND\x10\x06\x12\x11\n\rREDUCTION_BOR\x10\x07\x12\x12\n\x0eREDUCTION_BXOR\x10\x08\x32\x8a\x02\n\x10\x41llreduceService\x12T\n\x04Join\x12&.psframework.proto.v1.JoinGroupRequest\x1a$.psframework.proto.v1.JoinGroupReply\x12G\n\x03Run\x12 .psframework.proto.v1.RunRequest\x1a\x1e.psframework.proto.v1.RunReply\x12W\n\x05Leave\x12\'.psframework.proto.v1.LeaveGroupRequest\x1a%.psframework.proto.v1.LeaveGroupReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$psframework/proto/v1/allreduce.proto\x12\x14psframework.proto.v1\"G\n\x04Seat\x12\r\n\x05group\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0e\n\x06secret\x18\x04 \x01(\x06\"\xb0\x01\n\x10JoinGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\x04rank\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ngeneration\x18\x05 \x01(\x04\x12\x15\n\rlease_seconds\x18\x06 \x01(\x01\x12\x17\n\x0ftimeout_seconds\x18\x07 \x01(\x01\x12\x11\n\tcompleted\x18\x08 \x01(\x04\x42\x07\n\x05_rank\"I\n\x0eJoinGroupReply\x12(\n\x04seat\x18\x01 \x01(\x0b\x32\x1a.psframework.proto.v1.Seat\x12\r\n\x05names\x18\x02 \x03(\t\"\xb7\x02\n\nRunRequest\x12(\n\x04seat\x18\x01 \x01(\x0b\x32\x1a.psframework.proto.v1.Seat\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12<\n\toperation\x18\x03 \x01(\x0e\x32).psframework.proto.v1.CollectiveOperation\x12\x32\n\treduction\x18\x04 \x01(\x0e\x32\x1f.psframework.proto.v1.Reduction\x12\x11\n\x04root\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\r\n\x05shape\x18\x07 \x03(\x04\x12\x0c\n\x04open\x18\x08 \x01(\x08\x12\x0c\n\x04note\x18\t \x01(\t\x12\x17\n\x0ftimeout_seconds\x18\n \x01(\x01\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\x42\x07\n\x05_root\"6\n\x08RunReply\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"M\n\x11LeaveGroupRequest\x12(\n\x04seat\x18\x01 \x01(\x0b\x32\x1a.psframework.proto.v1.Seat\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x11\n\x0fLeaveGroupReply*\x9e\x03\n\x13\x43ollectiveOperation\x12$\n COLLECTIVE_OPERATION_UNSPECIFIED\x10\x00\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_REDUCE\x10\x01\x12\"\n\x1e\x43OLLECTIVE_OPERATION_BROADCAST\x10\x02\x12\x1f\n\x1b\x43OLLECTIVE_OPERATION_REDUCE\x10\x03\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_GATHER\x10\x04\x12\x1f\n\x1b\x43OLLECTIVE_OPERATION_GATHER\x10\x05\x12 \n\x1c\x43OLLECTIVE_OPERATION_SCATTER\x10\x06\x12\'\n#COLLECTIVE_OPERATION_REDUCE_SCATTER\x10\x07\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_TO_ALL\x10\x08\x12 \n\x1c\x43OLLECTIVE_OPERATION_BARRIER\x10\t\x12\x1f\n\x1b\x43OLLECTIVE_OPERATION_REFUSE\x10\x0c*\xc4\x01\n\tReduction\x12\x19\n\x15REDUCTION_UNSPECIFIED\x10\x00\x12\x11\n\rREDUCTION_SUM\x10\x01\x12\x11\n\rREDUCTION_AVG\x10\x02\x12\x15\n\x11REDUCTION_PRODUCT\x10\x03\x12\x11\n\rREDUCTION_MIN\x10\x04\x12\x11\n\rREDUCTION_MAX\x10\x05\x12\x12\n\x0eREDUCTION_BAND\x10\x06\x12\x11\n\rREDUCTION_BOR\x10\x07\x12\x12\n\x0eREDUCTION_BXOR\x10\x08\x32\x8a\x02\n\x10\x41llreduceService\x12T\n\x04Join\x12&.psframework.proto.v1.JoinGroupRequest\x1a$.psframework.proto.v1.JoinGroupReply\x12G\n\x03Run\x12 .psframework.proto.v1.RunRequest\x1a\x1e.psframework.proto.v1.RunReply\x12W\n\x05Leave\x12\'.psframework.proto.v1.LeaveGroupRequest\x1a%.psframework.proto.v1.LeaveGroupReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'psframework.proto.v1.allreduce_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COLLECTIVEOPERATION']._serialized_start=839
-  _globals['_COLLECTIVEOPERATION']._serialized_end=1253
-  _globals['_REDUCTION']._serialized_start=1256
-  _globals['_REDUCTION']._serialized_end=1452
+  _globals['_COLLECTIVEOPERATION']._serialized_start=858
+  _globals['_COLLECTIVEOPERATION']._serialized_end=1272
+  _globals['_REDUCTION']._serialized_start=1275
+  _globals['_REDUCTION']._serialized_end=1471
   _globals['_SEAT']._serialized_start=62
   _globals['_SEAT']._serialized_end=133
   _globals['_JOINGROUPREQUEST']._serialized_start=136
-  _globals['_JOINGROUPREQUEST']._serialized_end=293
-  _globals['_JOINGROUPREPLY']._serialized_start=295
-  _globals['_JOINGROUPREPLY']._serialized_end=368
-  _globals['_RUNREQUEST']._serialized_start=371
-  _globals['_RUNREQUEST']._serialized_end=682
-  _globals['_RUNREPLY']._serialized_start=684
-  _globals['_RUNREPLY']._serialized_end=738
-  _globals['_LEAVEGROUPREQUEST']._serialized_start=740
-  _globals['_LEAVEGROUPREQUEST']._serialized_end=817
-  _globals['_LEAVEGROUPREPLY']._serialized_start=819
-  _globals['_LEAVEGROUPREPLY']._serialized_end=836
-  _globals['_ALLREDUCESERVICE']._serialized_start=1455
-  _globals['_ALLREDUCESERVICE']._serialized_end=1721
+  _globals['_JOINGROUPREQUEST']._serialized_end=312
+  _globals['_JOINGROUPREPLY']._serialized_start=314
+  _globals['_JOINGROUPREPLY']._serialized_end=387
+  _globals['_RUNREQUEST']._serialized_start=390
+  _globals['_RUNREQUEST']._serialized_end=701
+  _globals['_RUNREPLY']._serialized_start=703
+  _globals['_RUNREPLY']._serialized_end=757
+  _globals['_LEAVEGROUPREQUEST']._serialized_start=759
+  _globals['_LEAVEGROUPREQUEST']._serialized_end=836
+  _globals['_LEAVEGROUPREPLY']._serialized_start=838
+  _globals['_LEAVEGROUPREPLY']._serialized_end=855
+  _globals['_ALLREDUCESERVICE']._serialized_start=1474
+  _globals['_ALLREDUCESERVICE']._serialized_end=1740
 # @@protoc_insertion_point(module_scope)

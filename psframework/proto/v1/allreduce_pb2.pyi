@@ -172,6 +172,7 @@ class JoinGroupRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     LEASE_SECONDS_FIELD_NUMBER: _builtins.int
     TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """Name of the group; members of a cluster put their job before it, "job/group"."""
     size: _builtins.int
@@ -188,6 +189,8 @@ class JoinGroupRequest(_message.Message):
     """
     timeout_seconds: _builtins.float
     """Seconds to wait for the others; 0: until the deadline of the call."""
+    completed: _builtins.int
+    """Number of the last operation in an earlier generation, if this one goes on counting from it; all say the same."""
     def __init__(
         self,
         *,
@@ -198,10 +201,11 @@ class JoinGroupRequest(_message.Message):
         generation: _builtins.int = ...,
         lease_seconds: _builtins.float = ...,
         timeout_seconds: _builtins.float = ...,
+        completed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "generation", b"generation", "group", b"group", "lease_seconds", b"lease_seconds", "name", b"name", "rank", b"rank", "size", b"size", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "completed", b"completed", "generation", b"generation", "group", b"group", "lease_seconds", b"lease_seconds", "name", b"name", "rank", b"rank", "size", b"size", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
