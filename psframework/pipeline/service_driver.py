@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PeerLost
+from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, Evicted, PeerLost
 from psframework.membership.view import MemberState
 from psframework.pipeline.blueprint import Blueprint
 from psframework.pipeline.driver_host import ATTACH, DRIVE
@@ -145,7 +145,7 @@ class ServiceDriver:
         try:
             if self._owned:
                 await self._host.rpc_async(timeout=_GRACE_SECONDS).close()
-        except (PeerLost, ContextClosed, DeadlineExceeded):
+        except (PeerLost, ContextClosed, DeadlineExceeded, Evicted):
             pass
         finally:
             self._host.close()

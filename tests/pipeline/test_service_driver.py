@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import psframework.nn.functional as F
-from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, PeerLost
+from psframework.errors import ArgumentError, ContextClosed, DeadlineExceeded, Evicted, PeerLost
 from psframework.membership.view import Member, MemberState
 from psframework.pipeline.service_driver import ServiceDriver, driver_service
 from psframework.pipeline.spec import PipelineOptions
@@ -113,7 +113,8 @@ async def test_a_stage_that_is_lost_is_named_as_the_driver_names_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [None, PeerLost("gone"), ContextClosed("closed"), DeadlineExceeded("late")]
+    "answer",
+    [None, PeerLost("gone"), ContextClosed("closed"), DeadlineExceeded("late"), Evicted("join again")],
 )
 async def test_closing_lets_go_whatever_the_service_says(answer: Any) -> None:
     driver, host = of(answer)
