@@ -99,7 +99,7 @@ class DistributedOptimizer:
 
         Raises:
             PartialFailure: some owners did not step; it names them, with the reasons, and those that did.
-            PsfError: no owner has stepped, all for this reason.
+            PsfError: all owners failed, for this reason; one that is lost or late may have stepped before.
             AutogradError: no backward has run in the context.
             ContextClosed: the context has ended, or failed.
         """
