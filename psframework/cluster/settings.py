@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="PSF_",
         env_ignore_empty=True,
+        defer_build=True,  # only what a process asks for is built: of the services' flags, one of seven
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,

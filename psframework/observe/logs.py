@@ -2,6 +2,7 @@
 
 Services call `configure_logging` once. In users' programs nothing is configured unless they do it themselves:
 then `get_logger` shows warnings on stderr, and a configuration of structlog that is there already wins.
+structlog is imported when it is first needed: it brings rich along, which a health check would only wait for.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import logging
 import os
 import sys
 import threading
-from typing import IO, Literal
-
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from typing import IO, TYPE_CHECKING, Literal
 
 from psframework.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import structlog
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 Format = Literal["console", "logfmt", "json"]
 FORMATS: tuple[Format, ...] = ("console", "logfmt", "json")
@@ -90,6 +92,8 @@ def get_logger(name: str, **context: object) -> structlog.stdlib.BoundLogger:
 
     The methods take an event and fields: `log.warning("call failed", method=..., code=...)`.
     """
+    import structlog
+
     if not structlog.is_configured():
         _configure_structlog("console", logging.WARNING, LineWriter(), colors=False)
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(**context).bind(logger=name)
@@ -109,6 +113,8 @@ def announce(event: str, **fields: object) -> None:
 
 
 def _configure_structlog(fmt: str, level: int, writer: LineWriter, *, colors: bool) -> None:
+    import structlog
+
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, *_processors(fmt, colors)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -118,6 +124,8 @@ def _configure_structlog(fmt: str, level: int, writer: LineWriter, *, colors: bo
 
 
 def _processors(fmt: str, colors: bool) -> list[Processor]:
+    import structlog
+
     chain: list[Processor] = [structlog.processors.add_log_level]
     if fmt == "console":
         chain.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))

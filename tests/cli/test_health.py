@@ -1,5 +1,7 @@
 """`psf health` tells by its exit status whether a service serves."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,13 @@ async def test_a_service_with_tls(
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "127.0.0.1:1", "--timeout", "1"]) == 1
     assert "no answer" in capsys.readouterr().out
+
+
+def test_it_starts_without_what_only_logs_and_arrays_need() -> None:
+    """Containers are asked every few seconds."""
+    code = (
+        "import sys, psframework.cli.health\n"
+        "assert not {'structlog', 'rich', 'numpy', 'psframework.cluster'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
