@@ -63,9 +63,11 @@ class Sending:
         """A new connection: sends what the other end misses (None: everything), as far as it is ready."""
         self._chunks.clear()
         self.backlog = 0
+        last = 0  # no byte is missing twice: who says so could have us queue any number of chunks
         for begin, end in [(0, self._starts[-1])] if missing is None else missing:
-            if not 0 <= begin <= end <= self._starts[-1]:
-                raise WireError(f"bytes {begin} to {end} are missing of {self._starts[-1]}")
+            if not last <= begin <= end <= self._starts[-1]:
+                raise WireError(f"bytes {begin} to {end} are missing of {self._starts[-1]}, after {last}")
+            last = end
             part = bisect_right(self._starts, begin) - 1
             while begin < end:
                 stop = min(end, self._starts[part + 1])

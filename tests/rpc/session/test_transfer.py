@@ -83,6 +83,11 @@ def test_a_restart_from_the_beginning_and_from_nonsense() -> None:
     assert sending.backlog == 4
     with pytest.raises(WireError, match="missing"):
         sending.restart([(0, 5)])
+    for twice in ([(0, 2), (1, 4)], [(0, 4)] * 1_000_000, [(2, 4), (0, 2)]):  # each range costs memory here
+        with pytest.raises(WireError, match="missing"):
+            sending.restart(twice)
+    sending.restart([(0, 1), (1, 1), (3, 4)])
+    assert sending.backlog == 2
     with pytest.raises(WireError, match="begin, end"):
         read_states([TransferState(call=1, missing=[1])])
 
