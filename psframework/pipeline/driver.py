@@ -95,6 +95,11 @@ class Driver:
         """Names of those that hold stages, in order."""
         return lanes(self._ranks.plan)
 
+    @property
+    def timeout(self) -> float:
+        """Seconds of a call that brings none; 0: no limit."""
+        return self._options.timeout
+
     async def statistics(self) -> dict[str, int]:
         """Counts of steps that were completed, and of requests for inference and the batches they took."""
         return {
@@ -205,5 +210,5 @@ class Driver:
             return await recovery.repeatedly(run, deadline)
 
     def _deadline(self, timeout: float | None) -> Deadline:
-        seconds = self._options.timeout if timeout is None else timeout
+        seconds = self.timeout if timeout is None else timeout
         return Deadline.after(seconds or None)

@@ -41,6 +41,10 @@ class DriverHost:
         """Names of those that hold stages."""
         return self._driver.services
 
+    async def timeout(self) -> float:
+        """Seconds of a call that brings none; 0: no limit."""
+        return self._driver.timeout
+
     async def step(self, x: Tree, y: Tree, timeout: float | None, update: bool) -> Outcome:
         """See `Driver`; so the others."""
         return await self._driver.step(x, y, timeout, update=update)

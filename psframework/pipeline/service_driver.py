@@ -53,7 +53,7 @@ class ServiceDriver:
     Args:
         host: the driver.
         service: where it is.
-        timeout: seconds of a call that brings none.
+        timeout: seconds of a call that brings none, until the driver has told its own.
         owned: whether closing ends the pipe; else it only lets go of it.
 
     Attributes:
@@ -100,6 +100,7 @@ class ServiceDriver:
     async def _opened(self, seconds: float) -> ServiceDriver:
         try:
             self.services = await self._host.rpc_async(timeout=seconds).services()
+            self._timeout = await self._host.rpc_async(timeout=seconds).timeout()
         except BaseException:
             self._host.close()
             raise

@@ -1,6 +1,7 @@
 """Drivers on services: which one is taken, and what becomes of calls to it."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,6 +96,16 @@ async def test_the_service_has_more_time_than_the_work_so_that_it_can_say_who_wa
     await driver.evaluate(*data(4), timeout=0)
     (_, usual), (_, told), (_, endless) = host.calls
     assert usual is not None and told is not None and 60 < usual < 90 and 5 < told < 35 and endless == 0
+
+
+@pytest.mark.parametrize("told", [300.0, 0.0])
+async def test_who_attached_has_the_time_that_the_pipe_has(told: float) -> None:
+    host = Host(told)
+    cluster: Any = SimpleNamespace(remote=lambda *_, **__: host)
+    driver = await ServiceDriver.attach(cluster, "pipeline-0", PipelineOptions(name="lm"), 30.0)
+    await driver.evaluate(*data(4))
+    seconds = host.calls[-1][1]
+    assert seconds is not None and (seconds > told if told else seconds == 0)
 
 
 async def test_a_service_that_is_lost_is_named_with_what_to_do() -> None:
