@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -27,6 +27,10 @@ from psframework.rpc.session.timers import Alarms
 
 if TYPE_CHECKING:
     from psframework.rpc.session.peer import Peer
+
+
+SMALL: Final = 4096
+"""What a call may cost of the window while its handler waits for others: ten thousand of them don't fill it."""
 
 
 class Running:
@@ -144,7 +148,8 @@ class Dispatcher:
         call = Call(
             peer.info, deadline, running.payload, caller=peer, segment=self._segments.get, room=peer.room
         )
-        call.taken = partial(self._taken, running)
+        if running.cost > SMALL:
+            call.taken = partial(self._taken, running)
         return call
 
     def _payload(self, frame: Frame, lane: int) -> Incoming:
