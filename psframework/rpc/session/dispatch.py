@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 SMALL: Final = 4096
-"""What a call may cost of the window while its handler waits for others: ten thousand of them don't fill it."""
+"""What a call may cost of the window while its handler waits for others: 10,000 of them don't fill it."""
 
 
 class Running:
