@@ -1,4 +1,4 @@
-"""Sides of several processes: rank 0 speaks the line protocol of `_peer`, and tells the others of each case.
+"""Sides of several processes: rank 0 speaks the line protocol of `_side`, and tells the others of each case.
 
 What both sides of a comparison must do alike stands here too. Nothing of psframework is imported: the
 peer's interpreter need not have it.
@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks._peer import READY, serve_side
+from benchmarks._side import READY, serve_side
 
 MIB = 1 << 20
 SIZES = (MIB, 16 * MIB, 64 * MIB, 256 * MIB)  # of arrays that are all-reduced, beside one of 4 KiB

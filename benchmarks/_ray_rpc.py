@@ -9,7 +9,8 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_memor
 
 import ray
 
-from benchmarks._peer import percentile, pin_threads, serve_side, set_allocator
+from benchmarks._host import pin_threads, set_allocator
+from benchmarks._side import percentile, serve_side
 
 CALLS, WINDOW, ROUNDS = 600, 64, 30
 

@@ -4,36 +4,15 @@ python _torch_collectives.py 2      (ranks)
 """
 
 import functools
-import os
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 
 import torch
 import torch.distributed as dist
 
-from benchmarks._peer import pin, set_allocator
-from benchmarks._ranks import (
-    BARRIERS,
-    OPERATION_BYTES,
-    SIZES,
-    follow,
-    human,
-    iterations,
-    lead,
-    ranks,
-)
-
-
-def join(rank: int, size: int, meeting: str) -> None:
-    warnings.simplefilter("ignore", FutureWarning)  # newer torch has other names for the same operations
-    set_allocator()
-    pin(rank)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
+from benchmarks._ranks import BARRIERS, OPERATION_BYTES, SIZES, human, iterations
+from benchmarks._torch import serve_ranks
 
 
 def measure(run: Callable[[], object], times: int) -> float:
@@ -59,10 +38,10 @@ def all_reduce(nbytes: int) -> float:
     return measure(lambda: dist.all_reduce(x), iterations(nbytes))
 
 
-def operations(size: int) -> dict[str, Callable[[], object]]:
+def operations() -> dict[str, Callable[[], object]]:
     """Each on `OPERATION_BYTES`; into memory that is there."""
     x = array(OPERATION_BYTES).fill_(0)
-    y, part = torch.zeros_like(x), torch.zeros(OPERATION_BYTES // 4 // size)
+    y, part = torch.zeros_like(x), torch.zeros(OPERATION_BYTES // 4 // dist.get_world_size())
     return {
         "broadcast": lambda: dist.broadcast(x, 0),
         "all_gather": lambda: dist.all_gather_into_tensor(x, part),
@@ -71,7 +50,7 @@ def operations(size: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def cases(size: int) -> dict[str, Callable[[], float]]:
+def cases() -> dict[str, Callable[[], float]]:
     def bandwidth(nbytes: int, seconds: float) -> float:
         return nbytes / seconds
 
@@ -81,21 +60,10 @@ def cases(size: int) -> dict[str, Callable[[], float]]:
         found[f"all_reduce {human(nbytes)}"] = lambda n=nbytes: bandwidth(n, all_reduce(n))
     for name in ("broadcast", "all_gather", "reduce_scatter", "all_to_all"):
         found[name] = lambda name=name: bandwidth(
-            OPERATION_BYTES, measure(operations(size)[name], iterations(OPERATION_BYTES))
+            OPERATION_BYTES, measure(operations()[name], iterations(OPERATION_BYTES))
         )
     return found
 
 
-def member(rank: int, size: int, pipe: Connection, meeting: str) -> None:
-    join(rank, size, meeting)
-    follow(pipe, cases(size))
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    size = int(sys.argv[1])
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = os.path.join(folder, "meeting")
-        with ranks(member, size, meeting) as pipes:
-            join(0, size, meeting)
-            lead(pipes, cases(size))
+    serve_ranks(int(sys.argv[1]), cases)

@@ -4,28 +4,15 @@ python _torch_ddp.py
 """
 
 import itertools
-import os
-import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks._peer import pin, set_allocator
-from benchmarks._ranks import BATCH, MODELS, follow, lead, ranks
-
-RANKS = 2
-
-
-def join(rank: int, size: int, meeting: str) -> None:
-    set_allocator()
-    pin(rank)
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
+from benchmarks._ranks import BATCH, MODELS
+from benchmarks._torch import serve_ranks
 
 
 def mlp(sizes: list[int]) -> nn.Sequential:
@@ -64,15 +51,5 @@ def cases() -> dict[str, Callable[[], float]]:
     return found
 
 
-def member(rank: int, size: int, pipe: Connection, meeting: str) -> None:
-    join(rank, size, meeting)
-    follow(pipe, cases())
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = os.path.join(folder, "meeting")
-        with ranks(member, RANKS, meeting) as pipes:
-            join(0, RANKS, meeting)
-            lead(pipes, cases())
+    serve_ranks(2, cases)

@@ -4,10 +4,7 @@ python _torch_dist_autograd.py
 """
 
 import itertools
-import os
-import tempfile
 import time
-from multiprocessing import get_context
 
 import torch
 from torch import nn, optim
@@ -15,7 +12,7 @@ from torch.distributed import autograd, rpc
 from torch.distributed.optim import DistributedOptimizer
 from torch.nn import functional as F
 
-from benchmarks._peer import serve_side, set_allocator
+from benchmarks._torch import serve_agents
 
 STEPS, BATCH = 50, 64
 
@@ -63,23 +60,5 @@ def small() -> float:
     return steps([[32, 32], [32, 32, 10]])
 
 
-def join(rank: int, meeting: str) -> None:
-    set_allocator()
-    torch.set_num_threads(1)
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{meeting}", rpc_timeout=120)
-    name = "driver" if rank == 2 else f"worker{rank}"
-    rpc.init_rpc(name, rank=rank, world_size=3, rpc_backend_options=options)
-    if rank == 2:
-        serve_side({"mlp": mlp, "small": small})
-    rpc.shutdown()
-
-
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = os.path.join(folder, "meeting")
-        workers = [get_context("spawn").Process(target=join, args=(rank, meeting)) for rank in range(2)]
-        for worker in workers:
-            worker.start()
-        join(2, meeting)
-        for worker in workers:
-            worker.join()
+    serve_agents(["driver", "worker0", "worker1"], {"mlp": mlp, "small": small}, pinned=False)

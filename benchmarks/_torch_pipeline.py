@@ -3,30 +3,18 @@
 python _torch_pipeline.py
 """
 
-import os
-import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from benchmarks._peer import pin, set_allocator
 from benchmarks._pipeline import BATCH, LAYERS, MICROBATCHES, RANKS, SCHEDULES, STEPS, WIDTH, case
-from benchmarks._ranks import follow, lead, ranks
+from benchmarks._torch import serve_ranks
 
 KINDS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-
-
-def join(rank: int, size: int, meeting: str) -> None:
-    set_allocator()
-    pin(rank)
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
 
 
 def steps(schedule: str, microbatches: int) -> float:
@@ -61,15 +49,5 @@ def cases() -> dict[str, Callable[[], float]]:
     return {case(s, m): lambda s=s, m=m: steps(s, m) for s in SCHEDULES for m in MICROBATCHES}
 
 
-def member(rank: int, size: int, pipe: Connection, meeting: str) -> None:
-    join(rank, size, meeting)
-    follow(pipe, cases())
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = os.path.join(folder, "meeting")
-        with ranks(member, RANKS, meeting) as pipes:
-            join(0, RANKS, meeting)
-            lead(pipes, cases())
+    serve_ranks(RANKS, cases)

@@ -7,14 +7,12 @@ The server does `p -= lr * g` or a fused-foreach Adam step, and returns the flat
 
 import os
 import sys
-import tempfile
 import time
-from multiprocessing import get_context
 
 import torch
 from torch.distributed import rpc
 
-from benchmarks._peer import pin, serve_side, set_allocator
+from benchmarks._torch import serve_agents
 
 N = int(os.environ.get("PSF_BENCH_PARAMETERS", "25000000"))
 CALLS = 6
@@ -46,25 +44,6 @@ def case(adam: bool):
     return run
 
 
-def join(rank: int, transport: str, meeting: str) -> None:
-    set_allocator()
-    pin(rank)
-    torch.set_num_threads(1)
-    extra = {"_transports": ["uv"], "_channels": ["basic"]} if transport == "uv" else {}
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{meeting}", rpc_timeout=120, **extra)
-    rpc.init_rpc("client" if rank == 0 else "server", rank=rank, world_size=2, rpc_backend_options=options)
-    if rank == 0:
-        serve_side({name + kind: case(kind == "adam") for name in ("", "tcp_") for kind in ("sgd", "adam")})
-    rpc.shutdown()
-
-
 if __name__ == "__main__":
-    transport = sys.argv[1]
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = os.path.join(folder, "meeting")
-        child = get_context("spawn").Process(target=join, args=(1, transport, meeting))
-        child.start()
-        join(0, transport, meeting)
-        child.join(10)
-        if child.is_alive():
-            child.kill()
+    cases = {name + kind: case(kind == "adam") for name in ("", "tcp_") for kind in ("sgd", "adam")}
+    serve_agents(["client", "server"], cases, sys.argv[1])

@@ -3,16 +3,14 @@
 python _torch_rpc.py default|uv      (uv: TCP only, no shared memory)
 """
 
-import os
 import sys
-import tempfile
 import time
-from multiprocessing import get_context
 
 import torch
 from torch.distributed import rpc
 
-from benchmarks._peer import percentile, pin, serve_side, set_allocator
+from benchmarks._side import percentile
+from benchmarks._torch import serve_agents
 
 CALLS, WINDOW, MIB = 1000, 64, 1 << 20
 
@@ -58,27 +56,7 @@ def push() -> float:
     return n * 64 * MIB / (time.perf_counter() - start)
 
 
-def join(rank: int, transport: str, meeting: str) -> None:
-    set_allocator()
-    pin(rank)
-    torch.set_num_threads(1)
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{meeting}", rpc_timeout=120)
-    if transport == "uv":
-        options = rpc.TensorPipeRpcBackendOptions(
-            init_method=f"file://{meeting}", rpc_timeout=120, _transports=["uv"], _channels=["basic"]
-        )
-    rpc.init_rpc("client" if rank == 0 else "server", rank=rank, world_size=2, rpc_backend_options=options)
-    if rank == 0:
-        cases = {"latency": latency, "inflight": inflight, "rref": rref}
-        serve_side(cases | {"push": push, "push_tcp": push, "latency_tcp": latency})
-    rpc.shutdown()
-
-
 if __name__ == "__main__":
-    transport = sys.argv[1]
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = os.path.join(folder, "meeting")
-        server = get_context("spawn").Process(target=join, args=(1, transport, meeting))
-        server.start()
-        join(0, transport, meeting)
-        server.join()
+    cases = {"latency": latency, "inflight": inflight, "rref": rref}
+    cases |= {"push": push, "push_tcp": push, "latency_tcp": latency}
+    serve_agents(["client", "server"], cases, sys.argv[1])

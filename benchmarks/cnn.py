@@ -11,24 +11,21 @@ interleaved.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin, report, serve_side, set_allocator
+from benchmarks._peer import engines, parse
+from benchmarks._steps import Step, measure_steps, serve_steps
+from benchmarks._table import Row, report
 
 CASE, STEPS, BATCH, SIZE, CLASSES = "cnn", 20, 64, 28, 10
 CHANNELS = (1, 16, 32)
 FEATURES = CHANNELS[-1] * (SIZE // 4) ** 2
 RATE = 0.01
-Step = Callable[[], float]
 
 
 def data() -> tuple[Any, Any, list[Any]]:
@@ -219,51 +216,18 @@ def torch_step() -> Step:
     return step
 
 
-SIDES = {"numpy": numpy_step, "autograd": autograd_step, "nn": nn_step, "torch": torch_step}
-
-
-def serve(name: str) -> None:
-    """A side's process: steps a second, and `loss` for the loss after 10 steps."""
-    set_allocator()
-    pin(0)
-    step = SIDES[name]()
-    losses = [step() for _ in range(10)]
-
-    def rate() -> float:
-        start = time.perf_counter()
-        for _ in range(STEPS):
-            step()
-        return STEPS / (time.perf_counter() - start)
-
-    serve_side({CASE: rate, "loss": lambda: losses[-1]})
+SIDES = {"autograd": autograd_step, "nn": nn_step, "numpy": numpy_step, "torch": torch_step}
 
 
 def main() -> int:
     """Runs all sides and prints the table; 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_torch_argument(parser)
-    parser.add_argument("--reps", type=int, default=25)
-    parser.add_argument("--serve", choices=SIDES, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve)
+    args = parse(__doc__, reps=25)
+    if args.side:
+        serve_steps({CASE: SIDES[args.side]}, {CASE: STEPS})
         return 0
-    # Where a machine sets this it slows NumPy's BLAS and not torch's.
-    os.environ.pop("OPENBLAS_CORETYPE", None)
-    pythons = dict.fromkeys(("autograd", "nn", "numpy"), sys.executable) | {"torch": arguments.torch_python}
-    names = [name for name, python in pythons.items() if python]
-    sides = [Side(name, [pythons[name], __file__, "--serve", name]) for name in names]
-    for side in sides:
-        side.__enter__()
-    try:
-        losses = [side.run("loss") for side in sides]
-        figures = interleave(sides, [CASE], arguments.reps)
-    finally:
-        for side in sides:
-            side.__exit__(None, None, None)
-    assert max(losses) - min(losses) < 1e-3 * max(losses), f"the sides do not compute the same: {losses}"
+    sides = engines(args, __file__, list(SIDES))
+    names = [side.name for side in sides]
+    figures = measure_steps(sides, {CASE: names}, args.reps)
     met = True
     for ours, peer, target in (("autograd", "numpy", 0.9), ("nn", "numpy", 0.9), ("nn", "torch", None)):
         if peer in names:

@@ -17,8 +17,6 @@ import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -26,31 +24,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import psframework as psf
-from benchmarks._peer import (
-    Figures,
-    Row,
-    Side,
-    add_torch_argument,
-    interleave,
-    pin_threads,
-    report,
-    set_allocator,
-)
-from benchmarks._ranks import (
-    BARRIERS,
-    OPERATION_BYTES,
-    SIZES,
-    Cases,
-    follow_async,
-    human,
-    iterations,
-    lead_async,
-    ranks,
-)
+from benchmarks._our_ranks import serve_ranks
+from benchmarks._peer import measure, ours, parse, theirs
+from benchmarks._ranks import BARRIERS, OPERATION_BYTES, SIZES, Cases, human, iterations
+from benchmarks._side import Figures
+from benchmarks._table import Row, report
 
 OPERATIONS = ("reduce_scatter", "all_gather", "broadcast", "all_to_all")
-
-
 LARGE = [f"all_reduce {human(nbytes)}" for nbytes in SIZES]
 # Title -> ranks, our lanes, the transport that our group must have chosen, and the rows.
 PARTS: dict[str, tuple[int, str, str, list[Row]]] = {
@@ -83,6 +63,8 @@ class Bench:
     """What one rank of ours runs."""
 
     def __init__(self, group: psf.ProcessGroup) -> None:
+        expected = os.environ["PSF_BENCH_TRANSPORT"]
+        assert group.transport == expected, f"{group.transport}, and this is to measure {expected}"
         self._group = group
         self._arrays: dict[tuple[int, bool], np.ndarray] = {}
 
@@ -139,66 +121,36 @@ class Bench:
         return float(took)
 
 
-def member(rank: int, size: int, pipe: Connection, address: str) -> None:
-    """Another rank of ours."""
-    asyncio.run(join(rank, size, address, lambda cases: follow_async(pipe, cases)))
+def cases(group: psf.ProcessGroup) -> Cases:
+    """What one rank of ours runs."""
+    return Bench(group).cases()
 
 
-async def join(rank: int, size: int, address: str, serve: Callable[[Cases], Awaitable[None]]) -> None:
-    """Becomes a rank, and runs what it is asked for."""
-    set_allocator()
-    async with psf.connect(address, name=f"rank-{rank}") as cluster:
-        async with await cluster.process_group("bench", size, rank=rank) as group:
-            expected = os.environ["PSF_BENCH_TRANSPORT"]
-            assert group.transport == expected, f"{group.transport}, and this is to measure {expected}"
-            pin_threads(rank)
-            await serve(Bench(group).cases())
-
-
-async def run_side(size: int) -> None:
-    """Our side: a coordinator, and this process as rank 0."""
-    async with psf.local_cluster() as local:
-        with ranks(member, size, local.address) as pipes:
-            await join(0, size, local.address, lambda cases: lead_async(pipes, cases))
-
-
-def measure(part: str, reps: int, torch_python: str, only: str) -> tuple[Figures, list[Row]]:
-    """One part of the table, ours and the peer's interleaved."""
+def measured(part: str, args: argparse.Namespace) -> tuple[Figures, list[Row]]:
+    """One part of the table."""
     size, lanes, transport, rows = PARTS[part]
-    rows = [row for row in rows if re.search(only, row.label)]
-    environment = {"PSF_BENCH_TRANSPORT": transport}
-    if lanes:
-        environment["PSF_LANES"] = lanes
-    ours = Side("psframework", [sys.executable, __file__, "--side", str(size)], environment)
+    rows = [row for row in rows if re.search(args.only, row.label)]
+    environment = {"PSF_BENCH_TRANSPORT": transport} | ({"PSF_LANES": lanes} if lanes else {})
     same = {row.case: row.case.removeprefix("resident ") for row in rows}
-    script = str(Path(__file__).with_name("_torch_collectives.py"))
-    sides = [ours, *([Side("gloo", [torch_python, script, str(size)], same=same)] if torch_python else [])]
-    with ExitStack() as stack:
-        for side in sides:
-            stack.enter_context(side)
-        return interleave(sides, [row.case for row in rows], reps), rows
+    sides = [
+        ours(__file__, str(size), environment=environment),
+        *theirs(args, "torch", "_torch_collectives.py", str(size), name="gloo", same=same),
+    ]
+    return measure(sides, rows, args.reps), rows
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--only", default="", help="rows in whose name this expression is found")
-    parser.add_argument("--side", type=int, help=argparse.SUPPRESS)
-    add_torch_argument(parser)
-    args = parser.parse_args()
+    words = "rows in whose name this expression is found"
+    args = parse(__doc__, flags={"--only": {"default": "", "help": words}})
     if args.side:
-        asyncio.run(run_side(args.side))
+        asyncio.run(serve_ranks(int(args.side), cases))
         return 0
-    if not args.torch_python:
-        print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
     good = True
     for part in PARTS:
-        figures, rows = measure(part, args.reps, args.torch_python, args.only)
+        figures, rows = measured(part, args)
         if rows:
             print(f"\n{part}")
-            good = report(figures, rows, ours="psframework", peers=["gloo"]) and good
+            good = report(figures, rows, peers=["gloo"]) and good
     return 0 if good else 1
 
 

@@ -10,7 +10,6 @@ one process that computes the same 128 samples a step in two threads.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import os
@@ -19,8 +18,6 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -29,17 +26,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import psframework as psf
 import psframework.nn.functional as F
-from benchmarks._peer import (
-    Row,
-    Side,
-    add_torch_argument,
-    interleave,
-    pin_threads,
-    report,
-    set_allocator,
-    spread_threads,
-)
-from benchmarks._ranks import BATCH, MODELS, Cases, follow_async, lead_async, ranks
+from benchmarks._host import spread_threads
+from benchmarks._our_ranks import serve_ranks
+from benchmarks._peer import measure, ours, parse, theirs
+from benchmarks._ranks import BATCH, MODELS, Cases
+from benchmarks._side import Figures
+from benchmarks._table import Row, report
 from psframework import nn, optim
 
 RANKS = 2
@@ -72,8 +64,8 @@ def mlp(sizes: list[int]) -> nn.Sequential:
 class Bench:
     """What one rank of ours runs."""
 
-    def __init__(self, group: psf.ProcessGroup, cores: set[int]) -> None:
-        self._group, self._cores = group, cores
+    def __init__(self, group: psf.ProcessGroup) -> None:
+        self._group, self._cores = group, os.sched_getaffinity(0)  # before it is pinned
 
     def cases(self) -> Cases:
         """By the names of the rows."""
@@ -149,30 +141,12 @@ class Bench:
         return count / (time.perf_counter() - start)
 
 
-def member(rank: int, size: int, pipe: Connection, address: str) -> None:
-    """Another rank of ours."""
-    asyncio.run(join(rank, address, lambda cases: follow_async(pipe, cases)))
+def cases(group: psf.ProcessGroup) -> Cases:
+    """What one rank of ours runs."""
+    return Bench(group).cases()
 
 
-async def join(rank: int, address: str, serve: Callable[[Cases], Awaitable[None]]) -> None:
-    """Becomes a rank, and runs what it is asked for."""
-    set_allocator()
-    psf.manual_seed(0)
-    async with psf.connect(address, name=f"rank-{rank}") as cluster:
-        async with await cluster.process_group("bench", RANKS, rank=rank) as group:
-            cores = os.sched_getaffinity(0)
-            pin_threads(rank)
-            await serve(Bench(group, cores).cases())
-
-
-async def run_side() -> None:
-    """Our side: a coordinator, and this process as rank 0."""
-    async with psf.local_cluster() as local:
-        with ranks(member, RANKS, local.address) as pipes:
-            await join(0, local.address, lambda cases: lead_async(pipes, cases))
-
-
-def say_what_it_adds(figures: dict[str, dict[str, list[float]]], side: str) -> None:
+def say_what_it_adds(figures: Figures, side: str) -> None:
     """Which part of a step is not there without DDP."""
     for name in [each for each in MODELS if each in figures]:
         together, alone = (statistics.median(figures[case][side]) for case in (name, f"{name} alone"))
@@ -180,29 +154,15 @@ def say_what_it_adds(figures: dict[str, dict[str, list[float]]], side: str) -> N
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--only", default="", help="rows of models in whose name this expression is found")
-    parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
-    add_torch_argument(parser)
-    args = parser.parse_args()
+    words = "rows of models in whose name this expression is found"
+    args = parse(__doc__, flags={"--only": {"default": "", "help": words}})
     if args.side:
-        asyncio.run(run_side())
+        asyncio.run(serve_ranks(RANKS, cases))
         return 0
-    sides = [Side("psframework", [sys.executable, __file__, "--side"])]
-    if args.torch_python:
-        sides.append(Side("torch", [args.torch_python, str(Path(__file__).with_name("_torch_ddp.py"))]))
-    else:
-        print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
-    with ExitStack() as stack:
-        for side in sides:
-            stack.enter_context(side)
-        rows, own = ([row for row in part if re.search(args.only, row.case)] for part in (ROWS, OURS))
-        figures = interleave(sides, [row.case for row in rows], args.reps)
-        figures |= interleave(sides[:1], [row.case for row in own], args.reps)
-    good = report(figures, [*rows, *own], ours="psframework", peers=["torch"])
+    rows, own = ([row for row in part if re.search(args.only, row.case)] for part in (ROWS, OURS))
+    sides = [ours(__file__), *theirs(args, "torch", "_torch_ddp.py")]
+    figures = measure(sides, rows, args.reps, own)
+    good = report(figures, [*rows, *own])
     for side in sides:
         say_what_it_adds(figures, side.name)
     return 0 if good else 1

@@ -8,7 +8,6 @@ price of distribution, of which the budget allows 250 us for each message.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -24,7 +23,10 @@ import itertools
 
 import psframework as psf
 import psframework.nn.functional as F
-from benchmarks._peer import Row, Side, add_torch_argument, interleave, report, serve_side, set_allocator
+from benchmarks._host import set_allocator
+from benchmarks._peer import measure, ours, parse, theirs
+from benchmarks._side import OURS, Figures, serve_side
+from benchmarks._table import Row, report
 from psframework import nn, optim
 
 STEPS, BATCH = 50, 64
@@ -33,9 +35,11 @@ MLP, SMALL = ([784, 512], [512, 512, 10]), ([32, 32], [32, 32, 10])
 # two releases. Each has its answer.
 MESSAGES = 24
 MESSAGE_SECONDS = 250e-6
-ROWS = (
+BOTH = (
     Row("mlp", "784-512 | 512-512-10, batch 64, a step", "ms", 1e3, 1.0, lower_is_better=True),
     Row("small", "32-32 | 32-32-10, batch 64, a step", "ms", 1e3, 1.0, lower_is_better=True),
+)
+OWN = (
     Row("mlp_alone", "the first in one process", "ms", 1e3),
     Row("small_alone", "the second in one process", "ms", 1e3),
 )
@@ -122,40 +126,27 @@ def run_side() -> None:
         runner.run(stack.__aexit__(None, None, None))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def price_is_met(figures: Figures, case: str) -> bool:
+    """Says what distribution adds to a step."""
+    apart, together = (statistics.median(figures[name][OURS]) for name in (case, f"{case}_alone"))
+    extra, allowed = apart - together, MESSAGES * MESSAGE_SECONDS
+    verdict = "met" if extra <= allowed else "NOT MET"
+    print(
+        f"{case}: {extra * 1e3:.2f} ms more than alone; "
+        f"{MESSAGES} messages may cost {allowed * 1e3:.1f} ms: {verdict}"
     )
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
-    add_torch_argument(parser)
-    args = parser.parse_args()
+    return extra <= allowed
+
+
+def main() -> int:
+    args = parse(__doc__)
     if args.side:
         run_side()
         return 0
-    ours = Side("psframework", [sys.executable, __file__, "--side"])
-    peer = Side("torch", [args.torch_python, str(Path(__file__).with_name("_torch_dist_autograd.py"))])
-    with ours:
-        if args.torch_python:
-            with peer:
-                figures = interleave([ours, peer], ("mlp", "small"), args.reps)
-        else:
-            print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
-            figures = interleave([ours], ("mlp", "small"), args.reps)
-        figures |= interleave([ours], ("mlp_alone", "small_alone"), args.reps)
-    good = report(figures, ROWS, ours="psframework", peers=["torch"])
-    for case in ("mlp", "small"):
-        apart, together = (
-            statistics.median(figures[name]["psframework"]) for name in (case, f"{case}_alone")
-        )
-        extra, allowed = apart - together, MESSAGES * MESSAGE_SECONDS
-        good = good and extra <= allowed
-        verdict = "met" if extra <= allowed else "NOT MET"
-        print(
-            f"{case}: {extra * 1e3:.2f} ms more than alone; "
-            f"{MESSAGES} messages may cost {allowed * 1e3:.1f} ms: {verdict}"
-        )
-    return 0 if good else 1
+    sides = [ours(__file__), *theirs(args, "torch", "_torch_dist_autograd.py")]
+    figures = measure(sides, BOTH, args.reps, OWN)
+    good = report(figures, [*BOTH, *OWN])
+    return 0 if all([good, *(price_is_met(figures, row.case) for row in BOTH)]) else 1
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ each side loads once does not count. One thread a side, the same allocator, inte
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin, report, serve_side, set_allocator
+from benchmarks._host import pin, set_allocator
+from benchmarks._peer import engines, measure, parse
+from benchmarks._side import serve_side
+from benchmarks._table import Row, report
 from benchmarks.mlp import SIZES, STEPS
 
 OPERATIONS = 20_000
@@ -79,6 +80,10 @@ def memory(side: str) -> Callable[[], float]:
     return lambda: risen
 
 
+ROWS = (
+    Row("chain", "scalar add, forward and backward", "us", lower_is_better=True, limit=5),
+    Row("memory", "peak of an MLP step", "MiB", 1 / (1 << 20), 1.1, lower_is_better=True),
+)
 CHAINS = {"nn": our_chain, "torch": torch_chain}
 
 
@@ -91,32 +96,12 @@ def serve(name: str) -> None:
 
 def main() -> int:
     """Runs all sides and prints the table; 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_torch_argument(parser)
-    parser.add_argument("--reps", type=int, default=15)
-    parser.add_argument("--serve", choices=CHAINS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve)
+    args = parse(__doc__, reps=15)
+    if args.side:
+        serve(args.side)
         return 0
-    os.environ.pop("OPENBLAS_CORETYPE", None)
-    pythons = {"nn": sys.executable, "torch": arguments.torch_python}
-    names = [name for name, python in pythons.items() if python]
-    sides = [Side(name, [pythons[name], __file__, "--serve", name]) for name in names]
-    for side in sides:
-        side.__enter__()
-    try:
-        figures = interleave(sides, ["chain", "memory"], arguments.reps)
-    finally:
-        for side in sides:
-            side.__exit__(None, None, None)
-    rows = [
-        Row("chain", "scalar add, forward and backward", "us", lower_is_better=True, limit=5),
-        Row("memory", "peak of an MLP step", "MiB", 1 / (1 << 20), 1.1, lower_is_better=True),
-    ]
-    return 0 if report(figures, rows, ours="nn", peers=names[1:]) else 1
+    figures = measure(engines(args, __file__, list(CHAINS)), ROWS, args.reps)
+    return 0 if report(figures, ROWS, ours="nn") else 1
 
 
 if __name__ == "__main__":

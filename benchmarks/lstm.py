@@ -11,23 +11,21 @@ interleaved.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin, report, serve_side, set_allocator
+from benchmarks._peer import engines, parse
+from benchmarks._steps import Step, measure_steps, serve_steps
+from benchmarks._table import Row, report
 
 STEPS, BATCH, FEATURES, HIDDEN, CLASSES = 32, 32, 64, 128, 10
 WIDTH, HEADS, FORWARD, PLACES, SEQUENCES = 128, 4, 512, 32, 16
 RATE = 0.01
 REPEAT = {"lstm": 20, "transformer": 10}
-Step = Callable[[], Any]
 
 
 def lstm_data() -> tuple[Any, Any, dict[str, Any]]:
@@ -281,65 +279,21 @@ MAKERS: dict[str, dict[str, Callable[[], Step]]] = {
 }
 
 
-def serve(name: str) -> None:
-    """A side's process: steps a second of the case asked for, and `loss:CASE` for the loss after 10 steps."""
-    set_allocator()
-    pin(0)
-    made = {case: make() for case, make in MAKERS[name].items()}
-    losses = {case: [step() for _ in range(10)][-1] for case, step in made.items()}
-
-    def rate(case: str) -> Callable[[], float]:
-        def run() -> float:
-            start = time.perf_counter()
-            for _ in range(REPEAT[case]):
-                made[case]()
-            return REPEAT[case] / (time.perf_counter() - start)
-
-        return run
-
-    def loss(case: str) -> Callable[[], float]:
-        return lambda: losses[case]
-
-    serve_side({case: rate(case) for case in made} | {f"loss:{case}": loss(case) for case in made})
-
-
 def main() -> int:
     """Runs all sides and prints the tables; 1 if the target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_torch_argument(parser)
-    parser.add_argument("--reps", type=int, default=15)
-    parser.add_argument("--serve", choices=MAKERS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve)
+    args = parse(__doc__, reps=15)
+    if args.side:
+        serve_steps(MAKERS[args.side], REPEAT)
         return 0
-    # Where a machine sets this it slows NumPy's BLAS and not torch's.
-    os.environ.pop("OPENBLAS_CORETYPE", None)
-    names = ["psf", "numpy"] + (["torch"] if arguments.torch_python else [])
-    sides = [
-        Side(name, [arguments.torch_python if name == "torch" else sys.executable, __file__, "--serve", name])
-        for name in names
-    ]
-    for side in sides:
-        side.__enter__()
-    try:
-        figures = {}
-        for case in REPEAT:
-            able = [side for side in sides if case in MAKERS[side.name]]
-            losses = [side.run(f"loss:{case}") for side in able]
-            spread = max(losses) - min(losses)
-            assert spread < 1e-3 * max(losses), f"{case}: the sides do not compute the same: {losses}"
-            figures |= interleave(able, [case], arguments.reps)
-    finally:
-        for side in sides:
-            side.__exit__(None, None, None)
+    sides = engines(args, __file__, list(MAKERS))
+    names = [side.name for side in sides]
+    cases = {case: [name for name in names if case in MAKERS[name]] for case in REPEAT}
+    figures = measure_steps(sides, cases, args.reps)
     row = Row("lstm", "LSTM 64-128-128, 32 steps, batch 32", "/s", target=0.9)
     met = report(figures, [row], ours="psf", peers=names[1:])
     if "torch" in names:
         row = Row("transformer", "transformer 128, 2 layers, 16 x 32", "/s")
-        report(figures, [row], ours="psf", peers=["torch"])
+        report(figures, [row], ours="psf")
     return 0 if met else 1
 
 

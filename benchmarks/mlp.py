@@ -10,29 +10,18 @@ thread a side, the same allocator, interleaved.
 
 from __future__ import annotations
 
-import argparse
-import os
+import itertools
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import itertools
-
-from benchmarks._peer import (
-    Row,
-    Side,
-    add_hips_argument,
-    add_torch_argument,
-    interleave,
-    pin,
-    report,
-    serve_side,
-    set_allocator,
-)
+from benchmarks._peer import engines, parse
+from benchmarks._side import Figures
+from benchmarks._steps import Step, measure_steps, serve_steps
+from benchmarks._table import Row, report
 
 # case: layers, batch, steps of one repetition
 SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {
@@ -41,7 +30,6 @@ SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {
 }
 LABELS = {"mlp": "784-512-512-10, batch 64", "tiny": "32-32-32-10, batch 8"}
 RATE = 0.01
-Step = Callable[[], Any]
 
 
 def data(dims: tuple[int, ...], batch: int) -> tuple[Any, Any, list[Any], list[Any]]:
@@ -198,69 +186,24 @@ def hips_step(dims: tuple[int, ...], batch: int) -> Step:
 
 
 STEPS = {
-    "numpy": numpy_step,
     "autograd": autograd_step,
     "nn": nn_step,
+    "numpy": numpy_step,
     "torch": torch_step,
     "hips": hips_step,
 }
 
 
-def rate_of(step: Step, steps: int) -> float:
-    """Steps a second."""
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    return steps / (time.perf_counter() - start)
-
-
-def serve(name: str) -> None:
-    """A side's process: steps a second of the case asked for, and `loss:CASE` for the loss after 10 steps."""
-    set_allocator()
-    pin(0)
-    made = {case: STEPS[name](dims, batch) for case, (dims, batch, _) in SIZES.items()}
-    losses = {case: [step() for _ in range(10)][-1] for case, step in made.items()}
-
-    def rate(case: str) -> Callable[[], float]:
-        return lambda: rate_of(made[case], SIZES[case][2])
-
-    def loss(case: str) -> Callable[[], float]:
-        return lambda: losses[case]
-
-    serve_side({case: rate(case) for case in SIZES} | {f"loss:{case}": loss(case) for case in SIZES})
-
-
 def main() -> int:
     """Runs all sides and prints the table; 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_torch_argument(parser)
-    add_hips_argument(parser)
-    parser.add_argument("--reps", type=int, default=25)
-    parser.add_argument("--serve", choices=STEPS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve)
+    args = parse(__doc__, reps=25, peers=["torch", "hips"])
+    if args.side:
+        make = {case: partial(STEPS[args.side], dims, batch) for case, (dims, batch, _) in SIZES.items()}
+        serve_steps(make, {case: count for case, (_, _, count) in SIZES.items()})
         return 0
-    # Where a machine sets this it slows NumPy's BLAS and not torch's.
-    os.environ.pop("OPENBLAS_CORETYPE", None)
-    pythons = dict.fromkeys(("autograd", "nn", "numpy"), sys.executable)
-    pythons |= {"torch": arguments.torch_python, "hips": arguments.hips_python}
-    names = [name for name, python in pythons.items() if python]
-    sides = [Side(name, [pythons[name], __file__, "--serve", name]) for name in names]
-    for side in sides:
-        side.__enter__()
-    try:
-        losses = {case: [side.run(f"loss:{case}") for side in sides] for case in SIZES}
-        figures = interleave(sides, list(SIZES), arguments.reps)
-    finally:
-        for side in sides:
-            side.__exit__(None, None, None)
-    for case, values in losses.items():
-        spread = max(values) - min(values)
-        assert spread < 1e-3 * max(values), f"{case}: the sides do not compute the same: {values}"
-    return 0 if show(figures, names) else 1
+    sides = engines(args, __file__, list(STEPS))
+    names = [side.name for side in sides]
+    return 0 if show(measure_steps(sides, dict.fromkeys(SIZES, names), args.reps), names) else 1
 
 
 def products(case: str) -> float:
@@ -269,7 +212,7 @@ def products(case: str) -> float:
     return 2.0 * batch * (3 * sum(i * o for i, o in itertools.pairwise(dims)) - dims[0] * dims[1])
 
 
-def show(figures: dict[str, dict[str, list[float]]], names: list[str]) -> bool:
+def show(figures: Figures, names: list[str]) -> bool:
     """Prints a table against each peer."""
     targets = {("autograd", "numpy"): (0.95, 0.6), ("nn", "torch"): (1.7, 2.0), ("autograd", "hips"): (3, 3)}
     met = True

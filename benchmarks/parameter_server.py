@@ -9,7 +9,6 @@ Sides are interleaved in one run, with the same allocator, pinned alike: trainer
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -21,7 +20,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._peer import Row, Side, add_torch_argument, interleave, pin, report, serve_side, set_allocator
+from benchmarks._host import PINNED, pin, set_allocator
+from benchmarks._peer import measure, ours, parse, theirs
+from benchmarks._side import Figures, serve_side
+from benchmarks._table import Row, report
 from psframework import nn, optim
 from psframework.cluster.connect import connect
 from psframework.cluster.handle import Cluster
@@ -70,7 +72,7 @@ class Trainer:
         return seconds
 
 
-def ours(size: int) -> None:
+def run_side(size: int) -> None:
     """One of our sides, as a process; its lanes are PSF_LANES."""
     set_allocator()
     configure_logging(level="error")  # between repetitions the loop stands still, and is not blocked
@@ -83,8 +85,8 @@ def ours(size: int) -> None:
             return local, connection, await connection.__aenter__()
 
         local, connection, cluster = runner.run(enter())
-        if os.environ.get("PSF_BENCH_PIN", "1") != "0":
-            pin(0)
+        pin(0)
+        if PINNED:
             cores = (
                 sorted(os.sched_getaffinity(0)) if os.cpu_count() == 1 else list(range(os.cpu_count() or 1))
             )
@@ -105,42 +107,26 @@ def ours(size: int) -> None:
 
 def main() -> int:
     """Prints the table; 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_torch_argument(parser)
-    parser.add_argument("--reps", type=int, default=3)
-    parser.add_argument("--parameters", type=int, default=25_000_000)
-    parser.add_argument("--cases", default="sgd,adam,tcp_sgd,tcp_adam", help="which rows, by comma")
-    parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.side:
-        ours(options.parameters)
+    flags = {
+        "--parameters": {"type": int, "default": 25_000_000},
+        "--cases": {"default": "sgd,adam,tcp_sgd,tcp_adam", "help": "which rows, by comma"},
+    }
+    args = parse(__doc__, reps=3, flags=flags)
+    size = str(args.parameters)
+    if args.side:
+        run_side(args.parameters)
         return 0
-    mine = [sys.executable, __file__, "--side", "--parameters", str(options.parameters)]
-    torch_side = [options.torch_python, str(Path(__file__).parent / "_torch_ps.py")]
-    size = {"PSF_BENCH_PARAMETERS": str(options.parameters)}
-    figures = {}
-    for lanes, transport, cases in (
-        ("inline,striped,shm", "default", ["sgd", "adam"]),
-        ("inline,striped", "uv", ["tcp_sgd", "tcp_adam"]),
-    ):
-        cases = [case for case in cases if case in options.cases.split(",")]
-        if not cases:
-            continue
-        sides = [Side("psframework", mine, {"PSF_LANES": lanes})]
-        if options.torch_python:
-            sides.append(Side("torch RPC", [*torch_side, transport], size))
-        for side in sides:
-            side.__enter__()
-        try:
-            figures |= interleave(sides, cases, options.reps)
-        finally:
-            for side in sides:
-                side.__exit__(None, None, None)
-    print(f"push and pull of {options.parameters / 1e6:g}M float32, 1 trainer, 1 shard")
-    rows = [row for row in ROWS if row.case in figures]
-    return 0 if report(figures, rows, ours="psframework", peers=["torch RPC"]) else 1
+    figures: Figures = {}
+    rows = [row for row in ROWS if row.case in args.cases.split(",")]
+    for lanes, transport in (("inline,striped,shm", "default"), ("inline,striped", "uv")):
+        part = [row for row in rows if row.case.startswith("tcp_") == (transport == "uv")]
+        if part:
+            sides = [ours(__file__, "--parameters", size, environment={"PSF_LANES": lanes})]
+            more = {"PSF_BENCH_PARAMETERS": size}
+            sides += theirs(args, "torch", "_torch_ps.py", transport, name="torch RPC", environment=more)
+            figures |= measure(sides, part, args.reps)
+    print(f"push and pull of {args.parameters / 1e6:g}M float32, 1 trainer, 1 shard")
+    return 0 if report(figures, rows, peers=["torch RPC"]) else 1
 
 
 if __name__ == "__main__":

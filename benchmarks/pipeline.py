@@ -12,15 +12,11 @@ has begun yet or all have ended: it feeds and collects then.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +26,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import psframework as psf
 import psframework.nn.functional as F
-from benchmarks._peer import READY, Row, Side, add_torch_argument, interleave, report
+from benchmarks._host import pin_threads
+from benchmarks._peer import measure, ours, parse, theirs
 from benchmarks._pipeline import BATCH, LAYERS, MICROBATCHES, RANKS, SCHEDULES, STEPS, WIDTH, case
+from benchmarks._ranks import lead_async
+from benchmarks._table import Row, report
 from psframework import nn, optim
 from psframework.pipeline.timetable import ideal_bubble
 
@@ -150,48 +149,23 @@ def of_bubble(pipe: Any, seconds: float) -> float:
     return float(pipe.bubble / ideal_bubble(RANKS, 8))
 
 
-def keep_on_one_core(pid: int, core: int) -> None:
-    """All threads of a process, if there are several cores and PSF_BENCH_PIN is not 0."""
-    cores = sorted(os.sched_getaffinity(0))
-    if os.environ.get("PSF_BENCH_PIN", "1") != "0":
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.sched_setaffinity(int(thread), {cores[core % len(cores)]})
-
-
 async def run_side() -> None:
     """Our side: a local cluster, and this process as driver."""
     psf.manual_seed(0)
     async with psf.local_cluster(stages=RANKS) as local, psf.connect(local.address) as cluster:
         for rank in range(RANKS):
-            keep_on_one_core(local.processes[f"stage-{rank}"].pid, rank)
-        cases = Bench(cluster).cases()
-        print(READY, flush=True)
-        while name := (await asyncio.to_thread(sys.stdin.readline)).strip():
-            print(json.dumps(await cases[name]()), flush=True)
+            pin_threads(rank, local.processes[f"stage-{rank}"].pid)
+        await lead_async([], Bench(cluster).cases())
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
-    add_torch_argument(parser)
-    args = parser.parse_args()
+    args = parse(__doc__)
     if args.side:
         asyncio.run(run_side())
         return 0
-    sides = [Side("psframework", [sys.executable, __file__, "--side"])]
-    if args.torch_python:
-        sides.append(Side("torch", [args.torch_python, str(Path(__file__).with_name("_torch_pipeline.py"))]))
-    else:
-        print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
-    with ExitStack() as stack:
-        for side in sides:
-            stack.enter_context(side)
-        figures = interleave(sides, [row.case for row in ROWS], args.reps)
-        figures |= interleave(sides[:1], [row.case for row in OURS], args.reps)
-    return 0 if report(figures, [*ROWS, *OURS], ours="psframework", peers=["torch"]) else 1
+    sides = [ours(__file__), *theirs(args, "torch", "_torch_pipeline.py")]
+    figures = measure(sides, ROWS, args.reps, OURS)
+    return 0 if report(figures, [*ROWS, *OURS]) else 1
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python benchmarks/pool.py [--reps 5]
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
@@ -14,7 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._peer import Row, report
+from benchmarks._peer import parse
+from benchmarks._side import Figures
+from benchmarks._table import Row, report
 from psframework.rpc.functions.pool import ThreadPool
 from psframework.rpc.process import SWITCH_SECONDS
 
@@ -34,7 +35,7 @@ async def rate(submit: Callable[[], asyncio.Future[None]]) -> float:
     return CALLS / (time.perf_counter() - start)
 
 
-async def measure(reps: int) -> dict[str, dict[str, list[float]]]:
+async def measure(reps: int) -> Figures:
     loop, pool = asyncio.get_running_loop(), ThreadPool()
     sides = {
         "psframework": lambda: pool.submit(nothing),
@@ -51,14 +52,9 @@ async def measure(reps: int) -> dict[str, dict[str, list[float]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--reps", type=int, default=5)
-    args = parser.parse_args()
+    args = parse(__doc__, peers=())
     sys.setswitchinterval(SWITCH_SECONDS)
-    figures = asyncio.run(measure(args.reps))
-    return 0 if report(figures, ROWS, ours="psframework", peers=["run_in_executor"]) else 1
+    return 0 if report(asyncio.run(measure(args.reps)), ROWS, peers=["run_in_executor"]) else 1
 
 
 if __name__ == "__main__":

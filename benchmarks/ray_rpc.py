@@ -8,9 +8,7 @@ core, what they call to another; what else Ray runs is where it likes.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -20,17 +18,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import psframework as psf
-from benchmarks._peer import (
-    Row,
-    Side,
-    has,
-    interleave,
-    percentile,
-    pin_threads,
-    report,
-    serve_side,
-    set_allocator,
-)
+from benchmarks._host import pin_threads, set_allocator
+from benchmarks._peer import measure, ours, parse, theirs
+from benchmarks._side import percentile, serve_side
+from benchmarks._table import Row, report
 from psframework.rpc.process import SWITCH_SECONDS
 
 CALLS, WINDOW, ROUNDS = 600, 64, 100
@@ -109,32 +100,14 @@ async def run_side() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
-    default = os.environ.get("PSF_RAY_PYTHON") or (sys.executable if has("ray") else "")
-    parser.add_argument("--ray-python", default=default, help="interpreter that has ray, for the peer's side")
-    args = parser.parse_args()
+    args = parse(__doc__, peers=["ray"])
     if args.side:
         set_allocator()
         sys.setswitchinterval(SWITCH_SECONDS)
         asyncio.run(run_side())
         return 0
-    sides = [Side("psframework", [sys.executable, __file__, "--side"])]
-    if args.ray_python:
-        sides.append(Side("ray", [args.ray_python, str(Path(__file__).with_name("_ray_rpc.py"))], same=SAME))
-    else:
-        print("no ray: pass --ray-python, or set PSF_RAY_PYTHON, to compare")
-    for side in sides:
-        side.__enter__()
-    try:
-        figures = interleave(sides, [row.case for row in ROWS], args.reps)
-    finally:
-        for side in sides:
-            side.__exit__(None, None, None)
-    return 0 if report(figures, ROWS, ours="psframework", peers=["ray"]) else 1
+    sides = [ours(__file__), *theirs(args, "ray", "_ray_rpc.py", same=SAME)]
+    return 0 if report(measure(sides, ROWS, args.reps), ROWS, peers=["ray"]) else 1
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ neither is), with the same allocator.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -26,17 +25,10 @@ from google.protobuf.wrappers_pb2 import FloatValue
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._peer import (
-    Row,
-    Side,
-    add_torch_argument,
-    interleave,
-    percentile,
-    pin,
-    report,
-    serve_side,
-    set_allocator,
-)
+from benchmarks._host import pin, set_allocator
+from benchmarks._peer import measure, ours, parse, theirs
+from benchmarks._side import Figures, percentile, serve_side
+from benchmarks._table import Row, report
 from psframework.proto.v1.call_pb2 import Chunk
 from psframework.rpc.call import Call, PeerInfo
 from psframework.rpc.deadline import Deadline
@@ -53,7 +45,7 @@ from psframework.rpc.session.agent import Agent
 from psframework.rpc.session.peer import Peer
 from psframework.rref.client import RRefs
 from psframework.testing.workers import Phonebook
-from psframework.wire.lanes import parse
+from psframework.wire.lanes import parse as parse_lanes
 
 CALLS, INFLIGHT_CALLS, WINDOW, MIB = 1000, 8000, 64, 1 << 20
 SCALAR = np.ones((), np.float32)
@@ -122,7 +114,7 @@ class EchoService:
 
 
 def make_agent(name: str, folder: str, lanes: str, *services: Service) -> Agent:
-    options = AgentOptions(lanes=parse(lanes), segment_directory=folder)
+    options = AgentOptions(lanes=parse_lanes(lanes), segment_directory=folder)
     info = PeerInfo(name, "bench", "", 1 if name == "client" else 2)
     return Agent(info, security=Security.plaintext(), services=[EchoService(), *services], options=options)
 
@@ -270,42 +262,18 @@ def run_side(lanes: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--side", help=argparse.SUPPRESS)
-    parser.add_argument("--cases", nargs="*", default=[], help="only these")
-    add_torch_argument(parser)
-    args = parser.parse_args()
+    args = parse(__doc__, flags={"--cases": {"nargs": "*", "default": [], "help": "only these"}})
     if args.side:
         run_side(args.side)
         return 0
-    here = [sys.executable, __file__, "--side"]
-    torch = [args.torch_python, str(Path(__file__).with_name("_torch_rpc.py"))]
-    same_host: tuple[str, ...] = ("latency", "inflight", "push", "call", "call_sync", "call_inflight")
-    same_host = (*same_host, "call_inflight_sync", "rref", "call_push")
-    network = ("latency_tcp", "push_tcp", "call_tcp", "call_push_tcp")
-    figures = {}
-    for lanes, transport, cases in (
-        ("inline,striped,shm", "default", same_host),
-        ("inline,striped", "uv", network),
-    ):
-        sides = [Side("psframework", [*here, lanes])]
-        if args.torch_python:
-            sides.append(Side("torch", [*torch, transport], same=SAME))
-        cases = tuple(case for case in cases if not args.cases or case in args.cases)
-        for side in sides:
-            side.__enter__()
-        try:
-            figures |= interleave(sides, cases, args.reps)
-        finally:
-            for side in sides:
-                side.__exit__(None, None, None)
-    if not args.torch_python:
-        print("no torch: pass --torch-python, or set PSF_TORCH_PYTHON, to compare")
-    rows = [row for row in ROWS if row.case in figures]
-    return 0 if report(figures, rows, ours="psframework", peers=["torch"]) else 1
+    figures: Figures = {}
+    rows = [row for row in ROWS if not args.cases or row.case in args.cases]
+    for lanes, transport in (("inline,striped,shm", "default"), ("inline,striped", "uv")):
+        part = [row for row in rows if row.case.endswith("_tcp") == (transport == "uv")]
+        if part:
+            sides = [ours(__file__, lanes), *theirs(args, "torch", "_torch_rpc.py", transport, same=SAME)]
+            figures |= measure(sides, part, args.reps)
+    return 0 if report(figures, rows) else 1
 
 
 if __name__ == "__main__":
