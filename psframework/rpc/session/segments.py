@@ -13,12 +13,19 @@ from typing import Final
 
 import numpy as np
 
-from psframework.errors import ConfigurationError, ContextClosed, PsfError, ResourceExhausted, WireError
+from psframework.errors import (
+    ConfigurationError,
+    ContextClosed,
+    PeerLost,
+    PsfError,
+    ResourceExhausted,
+    WireError,
+)
 from psframework.rpc.session import frames
 from psframework.rpc.session.arena import Arena, Region, layout
 from psframework.rpc.session.devices import DeviceSegments
 from psframework.rpc.session.payload import Outgoing
-from psframework.wire.handover import new_key, offer_segment, offer_socket
+from psframework.wire.handover import PeerLeft, new_key, offer_segment, offer_socket
 from psframework.wire.memory import Buffer, copy_into
 from psframework.wire.shm import Segment
 from psframework.wire.threads import in_thread
@@ -266,7 +273,7 @@ def _make(nbytes: int) -> Segment:
 
 
 def _level(error: PsfError) -> int:
-    """How loud to be about memory that the peer did not take: not at all if it has just left."""
-    if isinstance(error, ContextClosed):
+    """How loud to be about memory that the peer did not take: not at all if it has just left, or died."""
+    if isinstance(error, ContextClosed | PeerLeft):
         return logging.DEBUG
-    return logging.INFO if isinstance(error, ResourceExhausted) else logging.WARNING
+    return logging.INFO if isinstance(error, ResourceExhausted | PeerLost) else logging.WARNING

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,15 @@ async def test_replies_in_shared_memory_stay_valid_while_they_are_held(office: A
     for index, part in enumerate(kept):
         assert bytes(part) == bytes([index]) * MIB
         assert part.readonly
+
+
+async def test_a_peer_that_has_died_is_nothing_to_be_warned_of(tmp_path: Path, caplog: Any) -> None:
+    """Whoever waits for it hears of its death; that its memory can't be reached is no news."""
+    segments = Segments(64 * MIB)
+    segments.set_other(str(tmp_path / "gone.sock"), segments.key)
+    assert await segments.place([bytes(MIB)], [MIB]) is None
+    assert not caplog.records
+    segments.close()
 
 
 async def test_what_does_not_fit_takes_the_striped_lane(office: Any) -> None:
