@@ -37,7 +37,7 @@ def closed_with(owner: object, thing: Closes) -> weakref.finalize[Any, Any]:
 
 def _close_soon(loop: asyncio.AbstractEventLoop, thing: Closes) -> None:
     def close() -> None:
-        task = loop.create_task(thing.close(), context=nobodys())  # type: ignore[arg-type]
+        task = loop.create_task(thing.close(), context=nobodys())
         _closing.add(task)
         task.add_done_callback(_closing.discard)
 
