@@ -96,26 +96,31 @@ class Queue:
         self._lock = threading.Lock()
         self._waiting: deque[Call] = deque()
         self._running: Call | None = None
+        self._longest = 0.0  # the last deadline of those that run and wait
         self._left: tuple[int, BaseException] | None = None  # a member went after that operation
         self.error: BaseException | None = None
         self.sequence = 0
 
     def put(self, call: Call, *, front: bool = False) -> None:
         """Starts it, or lets it wait for its turn. Errors go to its `finish`."""
+        ends = call.work.deadline.at
         with self._lock:
             error = self.error
             if error is None:
                 call.record = self._recorder.called(call.work.descriptor)
                 running = self._running
+                longest = self._longest
                 if running is not None:
                     (self._waiting.appendleft if front else self._waiting.append)(call)
+                    self._longest = max(longest, ends)
                 else:
                     self._running = call
+                    self._longest = ends
         if error is not None:
             _finish(call, again(error))
         elif running is None:
             self._drive(call)
-        elif call.work.deadline.at < running.work.deadline.at:
+        elif ends < longest and not front:
             self._loop.call_soon_threadsafe(self._watch, call)
 
     def ended(self, work: Work, error: BaseException | None) -> None:

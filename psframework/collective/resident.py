@@ -29,7 +29,8 @@ Share = Callable[[int], Awaitable[Segment]]
 
 _PAGE: Final = 4096
 _LINE: Final = 64  # no two ranks write into one cache line
-_OFFSET_BITS: Final = 48
+_OFFSET_BITS: Final = 40
+_NUMBERS: Final = (1 << 64 - _OFFSET_BITS) - 1  # then they come again, long after
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Residents:
             if start >= 0 and start + array.nbytes <= each.nbytes:
                 stop = start + array.nbytes
                 mirrors = [region[start:stop].view(array.dtype) for region in each.regions]
-                return Place(each.number << _OFFSET_BITS | start, mirrors)
+                return Place(1 + each.number % _NUMBERS << _OFFSET_BITS | start, mirrors)
         return None
 
 

@@ -286,6 +286,18 @@ async def test_a_deadline_also_counts_while_it_waits_for_its_turn():
     assert sorted(bench.ended) == ["long", "short"]
 
 
+async def test_a_deadline_counts_behind_a_longer_one_too():
+    bench = Bench()
+    for name, seconds in (("first", 0.01), ("long", None), ("short", 0.05)):
+        call = bench.call(name)
+        call.work.deadline = Deadline.after(seconds)
+        bench.queue.put(call)
+    bench.transport.end()
+    await until(lambda: bench.failed)
+    assert "its turn behind long" in str(bench.failed[0])
+    assert sorted(bench.ended) == ["first", "long", "short"]
+
+
 async def test_closing_ends_all_and_tells_the_others_something_else():
     bench = Bench()
     bench.put("a", "b")

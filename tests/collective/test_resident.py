@@ -109,3 +109,18 @@ async def test_an_array_without_elements_takes_no_memory():
     residents = Residents(0, 2, share)
     assert (await residents.empty((0, 5), "int8")).shape == (0, 5)
     assert residents.find(np.empty(0)) is None
+
+
+async def test_keys_fit_their_place_however_many_were_made():
+    async def share(nbytes: int) -> Segment:
+        return Segment.create(nbytes)
+
+    residents = Residents(0, 2, share)
+    keys = []
+    for made in (0, 70_000, 1 << 40):
+        residents._made = made
+        array = await residents.empty((10,), "int8")
+        place = residents.find(array[3:])
+        assert place is not None and 0 < place.key < 1 << 64
+        keys.append(place.key)
+    assert len(set(keys)) == 3
