@@ -25,7 +25,8 @@ import psframework as psf
 import psframework.nn.functional as F
 from benchmarks._host import set_allocator
 from benchmarks._peer import measure, ours, parse, theirs
-from benchmarks._side import OURS, Figures, serve_side
+from benchmarks._ranks import Cases, lead_async
+from benchmarks._side import OURS, Figures
 from benchmarks._table import Row, report
 from psframework import nn, optim
 
@@ -107,23 +108,17 @@ async def timed(step: Callable[[], Awaitable[None]]) -> float:
     return (time.perf_counter() - start) / STEPS
 
 
-def run_side() -> None:
+async def run_side() -> None:
     """Our side: a local cluster, and this process as the driver."""
     set_allocator()
-    with asyncio.Runner() as runner:
-        stack = psf.local_cluster(workers=2)
-        local = runner.run(stack.__aenter__())
-        connection = psf.connect(local.address)
-        cluster = runner.run(connection.__aenter__())
-        bodies = {
+    async with psf.local_cluster(workers=2) as local, psf.connect(local.address) as cluster:
+        cases: Cases = {
             "mlp": lambda: distributed(cluster, MLP),
             "small": lambda: distributed(cluster, SMALL),
             "mlp_alone": lambda: alone(MLP),
             "small_alone": lambda: alone(SMALL),
         }
-        serve_side({name: lambda body=body: runner.run(body()) for name, body in bodies.items()})
-        runner.run(connection.__aexit__(None, None, None))
-        runner.run(stack.__aexit__(None, None, None))
+        await lead_async([], cases)
 
 
 def price_is_met(figures: Figures, case: str) -> bool:
@@ -141,7 +136,7 @@ def price_is_met(figures: Figures, case: str) -> bool:
 def main() -> int:
     args = parse(__doc__)
     if args.side:
-        run_side()
+        asyncio.run(run_side())
         return 0
     sides = [ours(__file__), *theirs(args, "torch", "_torch_dist_autograd.py")]
     figures = measure(sides, BOTH, args.reps, OWN)
