@@ -140,7 +140,8 @@ class RRef:
         """The value itself, in the process where it lives.
 
         While it is still being made a sync remote function, which has a thread, waits for it, for as long as
-        its caller does. On the event loop nothing can wait.
+        its caller does. Enough of them hold all threads, also from what makes the value: an `async def` that
+        awaits `to_here` holds none. On the event loop nothing can wait.
 
         Raises:
             ArgumentError: it lives elsewhere, or is still being made.
