@@ -175,7 +175,7 @@ class Runner:
         targets = await self._take(action, "T") if wanted else None
         skips = {name: await self._take(action, f"S:{name}") for name in self._plans[index].pops}
         weight = order.weights[number] if order.weights else 1.0
-        task = Task(order.step, number, inputs, targets, skips, weight, order.earlier)
+        task = Task(order.step, number, inputs, targets, skips, weight, order.earlier, order.targets)
         return stage.forward if order.train else stage.predict, (task,)
 
     async def _backward(self, action: Action, stage: LocalStage) -> _Work:
@@ -210,7 +210,7 @@ class Runner:
             self._losses[number] = result.loss
         if index < self.plan.stages - 1:
             self._send(index + 1, number, "F", result.outputs)
-        elif not self.order.train:
+        elif not self.order.targets:  # else the loss is all that is wanted
             self._outputs[number] = result.outputs
 
     def _backwarded(self, index: int, number: int, result: Result) -> None:

@@ -63,6 +63,7 @@ class Task:
         skips: arrays that earlier stages stashed for this one.
         weight: of its loss in that of the whole batch, times the scale of the loss.
         earlier: batches before its own in this step, whose gradients are added up.
+        scored: whether its loss is wanted though there is no backward.
     """
 
     step: int
@@ -72,6 +73,7 @@ class Task:
     skips: Mapping[str, Array] = field(default_factory=dict)
     weight: float = 1.0
     earlier: int = 0
+    scored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class LocalStage:
         return Result(mapped(_leaving, outputs), skips)
 
     def predict(self, task: Task) -> Result:
-        """Runs a micro-batch without keeping anything; with targets, its loss too. In evaluation mode."""
+        """Runs a micro-batch without keeping anything; if `scored`, its loss too. In evaluation mode."""
         modes = [(each, each.training) for each in self.module.modules()]
         self.module.eval()
         try:
@@ -166,7 +168,7 @@ class LocalStage:
                 entered = mapped(self._constant, task.inputs)
                 popped = {name: self._constant(array) for name, array in task.skips.items()}
                 outputs, stashed = self._run(task, entered, popped)
-                wanted = self._loss is not None and task.targets is not None
+                wanted = self._loss is not None and task.scored
                 loss = self._loss_of(outputs, task.targets).data.item() if wanted else None
         finally:
             for module, mode in modes:

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import psframework as psf
 import psframework.nn.functional as F
 from psframework import optim
 from psframework.errors import ContextClosed, RendezvousTimeout
 from psframework.pipeline.driver import Driver
+from psframework.pipeline.microbatch import split
+from psframework.rpc.deadline import Deadline
 from tests.support.pipeline_models import WIDTH, Faulty, chain, data
 from tests.support.pipeline_oracle import Oracle, modules
 from tests.support.pipeline_world import pipeline
@@ -155,3 +158,25 @@ async def test_what_can_not_be_opened_is_not_kept(monkeypatch: pytest.MonkeyPatc
 
 async def _fails(*_: Any) -> None:
     raise ValueError("ties")
+
+
+@psf.remote(name="tests.pipeline.size_of")
+def size_of(outputs: psf.Tensor, _: None) -> psf.Tensor:
+    """A loss without targets."""
+    return (outputs * outputs).mean()
+
+
+async def test_a_loss_that_needs_no_targets() -> None:
+    x = data(9)[0]
+    async with pipeline(chain(2), loss=size_of, optimizer=None) as pipe:
+        assert await pipe.evaluate(x, None) == pytest.approx(await pipe.step(x, None), abs=1e-12)
+
+
+async def test_an_evaluation_answers_with_losses_alone() -> None:
+    async with pipeline(chain(2), loss=F.cross_entropy) as pipe:
+        driver = pipe._driver
+        x, y = data(9)
+        batch = split(x, y, 4)
+        reports = await driver._look(batch.inputs, batch.targets, Deadline.after(30))  # type: ignore[attr-defined]
+        assert [len(report.losses) for report in reports] == [0, 4]
+        assert not any(report.outputs for report in reports)
