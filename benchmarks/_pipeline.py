@@ -3,7 +3,7 @@
 RANKS = 2
 WIDTH, LAYERS, BATCH = 1024, 8, 512  # an MLP of equal layers, so that both stages cost the same
 STEPS = 10  # of a repetition
-SCHEDULES = ("gpipe", "1f1b")
+SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
 MICROBATCHES = (4, 8)
 
 

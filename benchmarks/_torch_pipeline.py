@@ -9,12 +9,21 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 
 from benchmarks._pipeline import BATCH, LAYERS, MICROBATCHES, RANKS, SCHEDULES, STEPS, WIDTH, case
 from benchmarks._torch import serve_ranks
 
-KINDS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+KINDS = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "eager-1f1b": lambda stage, m, **options: ScheduleInterleaved1F1B([stage], m, **options),  # its warm-up
+}
 
 
 def steps(schedule: str, microbatches: int) -> float:

@@ -2,12 +2,13 @@
 
     python benchmarks/pipeline.py --torch-python /path/to/python [--reps 5]
 
-An MLP of equal layers trains by SGD on batches of 512. "of ideal" is the time of a step over what it would be
+An MLP of equal layers trains by SGD on batches of 512. The ideal step is what it would be
 if data took no time: (m + p - 1) / m times the computation of the busiest stage in that step. "bubble" is
 the share of the time that stages stand idle, beside the schedule's own (p - 1) / (m + p - 1).
 "No commits" is the same without the state of each stage being sent to another service after each step, which
-torch has no counterpart of. "Driver" is the part of a step, with micro-batches of a row, in which no stage
-has begun yet or all have ended: it feeds and collects then.
+torch has no counterpart of. Eager 1F1B runs against torch's interleaved 1F1B with one stage a rank, whose
+warm-up is the same. "Driver" is the part of a step, with micro-batches of a row, in which no stage has begun
+yet or all have ended: it feeds and collects then.
 """
 
 from __future__ import annotations
@@ -34,6 +35,26 @@ from benchmarks._table import Row, report
 from psframework import nn, optim
 from psframework.pipeline.timetable import ideal_bubble
 
+
+def busiest(pipe: Any) -> float:
+    """Seconds that the busiest stage computed in the newest step."""
+    busy = dict.fromkeys(range(RANKS), 0.0)
+    for span in pipe.spans:
+        busy[span.rank] += span.ended - span.began
+    return max(busy.values())
+
+
+def of_ideal(pipe: Any, seconds: float) -> float:
+    """A step over the ideal one."""
+    return seconds / (busiest(pipe) * (8 + RANKS - 1) / 8)
+
+
+def of_bubble(pipe: Any, seconds: float) -> float:
+    """Its bubble over the ideal one."""
+    return float(pipe.bubble / ideal_bubble(RANKS, 8))
+
+
+FIGURES = {"step / ideal step": of_ideal, "bubble / ideal bubble": of_bubble}
 TINY = 32  # micro-batches of a row each
 MOST = 4
 ROWS = [
@@ -44,8 +65,11 @@ ROWS = [
 OURS = [
     Row("1f1b m8 no commits", "1f1b, 8 micro-batches, no commits", "steps/s"),
     Row("zb-h1 m8", "zb-h1, 8 micro-batches", "steps/s"),
-    Row("1f1b m8 of ideal", "step / ideal step", "x", 1.0, None, lower_is_better=True, limit=1.1),
-    Row("1f1b m8 bubble", "bubble / ideal bubble", "x", 1.0, None, lower_is_better=True, limit=1.1),
+    *(
+        Row(f"{schedule} {name}", f"{schedule}, {name}", "x", 1.0, None, lower_is_better=True, limit=1.1)
+        for schedule in SCHEDULES
+        for name in FIGURES
+    ),
     Row("driver", "driver, a micro-batch", "us", 1e6, None, lower_is_better=True, limit=300.0),
 ]
 
@@ -62,9 +86,9 @@ class Bench:
         for schedule in (*SCHEDULES, "zb-h1"):
             for m in MICROBATCHES:
                 found[case(schedule, m)] = lambda s=schedule, m=m: self._steps(s, m)
+            for name, figure in FIGURES.items():
+                found[f"{schedule} {name}"] = lambda s=schedule, f=figure: self._looked_at(s, f)
         found["1f1b m8 no commits"] = lambda: self._steps("1f1b", 8, commit_every=1 << 20)
-        found["1f1b m8 of ideal"] = lambda: self._looked_at(of_ideal)
-        found["1f1b m8 bubble"] = lambda: self._looked_at(of_bubble)
         found["driver"] = self._driver
         return found
 
@@ -90,11 +114,11 @@ class Bench:
                 await pipe.step(x, y)
             return STEPS / (time.perf_counter() - start)
 
-    async def _looked_at(self, figure: Callable[[Any, float], float]) -> float:
-        """The median of a figure over some steps."""
+    async def _looked_at(self, schedule: str, figure: Callable[[Any, float], float]) -> float:
+        """The median of a figure over some steps of 8 micro-batches."""
         x, y = batch(BATCH, WIDTH)
         found = []
-        async with await self._open(mlp(WIDTH, LAYERS), "1f1b", 8, commit_every=1 << 20) as pipe:
+        async with await self._open(mlp(WIDTH, LAYERS), schedule, 8, commit_every=1 << 20) as pipe:
             for _ in range(STEPS + 2):
                 start = time.perf_counter()
                 await pipe.step(x, y)
@@ -126,27 +150,9 @@ def batch(rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def busiest(pipe: Any) -> float:
-    """Seconds that the busiest stage computed in the newest step."""
-    busy = dict.fromkeys(range(RANKS), 0.0)
-    for span in pipe.spans:
-        busy[span.rank] += span.ended - span.began
-    return max(busy.values())
-
-
 def ran(pipe: Any) -> float:
     """Seconds from the first action of the newest step to its last."""
     return float(max(span.ended for span in pipe.spans) - min(span.began for span in pipe.spans))
-
-
-def of_ideal(pipe: Any, seconds: float) -> float:
-    """A step over the ideal one."""
-    return seconds / (busiest(pipe) * (8 + RANKS - 1) / 8)
-
-
-def of_bubble(pipe: Any, seconds: float) -> float:
-    """Its bubble over the ideal one."""
-    return float(pipe.bubble / ideal_bubble(RANKS, 8))
 
 
 async def run_side() -> None:
