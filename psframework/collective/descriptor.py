@@ -50,7 +50,8 @@ class Descriptor:
         shape: of the rank's array, as the user passed it.
         op: the reduction; None if it has none.
         root: source or destination; ANY if all are alike.
-        open: this rank takes shape and dtype from the root: they are not compared.
+        open: this rank takes shape and dtype from the root: they are not compared. Of a REFUSE: it passes on
+            what others have said, so the note tells who.
         note: why a REFUSE was refused; of a step of a larger operation, what that is, as messages say it.
     """
 
@@ -138,10 +139,15 @@ def check_agreement(group: str, descriptors: Mapping[int, Descriptor], names: Ma
     """
     refused = {rank: each for rank, each in descriptors.items() if each.operation is Operation.REFUSE}
     if refused:
-        text = "; ".join(
-            f"rank {rank} ({names.get(rank, '?')}): {each.note}" for rank, each in refused.items()
-        )
-        raise CollectiveMismatch(f"group {group!r}: {text}")
+        said = dict.fromkeys(each.note for each in refused.values() if each.open)
+        own = [
+            f"rank {rank} ({names.get(rank, '?')}): {each.note}"
+            for rank, each in refused.items()
+            if not each.open
+        ]
+        if own:
+            said[f"group {group!r}: {'; '.join(own)}"] = None
+        raise CollectiveMismatch("; ".join(said))
     values = list(descriptors.values())
     closed = {each for each in values if not each.open}
     if len(closed) <= 1 and all(values[0].agrees(each) for each in values):

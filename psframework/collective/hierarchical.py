@@ -99,7 +99,7 @@ class Hierarchical:
         if not isinstance(error, CollectiveMismatch):
             self.abort(error)
         elif waiting is not None:
-            refusal = Descriptor(work.descriptor.sequence, Operation.REFUSE, note=str(error))
+            refusal = Descriptor(work.descriptor.sequence, Operation.REFUSE, open=True, note=str(error))
             told = Work(refusal, None, None, work.deadline, lambda *_: work.done(work, error))
             waiting.start(told)
             return

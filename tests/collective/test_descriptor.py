@@ -114,6 +114,9 @@ def test_a_refusal_is_told_to_all():
     refusal = Descriptor(4, Operation.REFUSE, note="no gradient for 'w'")
     assert check(SUM, refusal, SUM) == "group 'g': rank 1 (b): no gradient for 'w'"
     assert check(refusal) == "group 'g': rank 0 (a): no gradient for 'w'"
+    passed_on = Descriptor(4, Operation.REFUSE, open=True, note="group 'g': rank 7 (h): no array")
+    assert check(passed_on, SUM) == check(SUM, passed_on, passed_on) == passed_on.note
+    assert check(passed_on, refusal) == f"{passed_on.note}; group 'g': rank 1 (b): no gradient for 'w'"
 
 
 def test_many_ranks_are_not_all_listed():

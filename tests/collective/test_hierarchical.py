@@ -173,6 +173,7 @@ async def test_what_one_rank_does_differently_reaches_all(cluster: Cluster, wron
         saying[odd], sends[odd] = differently(wrong, said, arrays[odd])
         got = await collect(cluster.ranks, saying, sends)
         assert all(isinstance(each, CollectiveMismatch) for each in got), (odd, got)
+        assert all(str(each).count("group '") <= 1 for each in got), "who passes it on is not named"
         if wrong == "refuse":
             who = f"rank {odd} (trainer-{odd}): " if size > 1 else ""
             assert all(f"{who}no gradient for 'w'" in str(each) for each in got), got
