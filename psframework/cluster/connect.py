@@ -21,7 +21,6 @@ from psframework.cluster.token import find_token
 from psframework.errors import ConfigurationError
 from psframework.membership.client import JoinRequest, Membership
 from psframework.rpc.process import configure_process
-from psframework.rpc.security.certificates import CERT, describe
 from psframework.rpc.security.credentials import Security, is_loopback
 from psframework.rpc.serve import ServeOptions, Serving, serve
 
@@ -160,5 +159,8 @@ def client_role(settings: Settings) -> str:
     """The role in our certificate; "trainer" without one."""
     if settings.tls_dir is None:
         return TRAINER
+    # Here, since plaintext starts without `cryptography`.
+    from psframework.rpc.security.certificates import CERT, describe
+
     who = describe(settings.tls_dir / CERT).identity
     return who.role if who else TRAINER

@@ -52,6 +52,7 @@ def test_a_stalled_member_is_asked_about_again(incarnation: int, still: bool) ->
     [
         ("coordinator", ("autograd", "nn", "optim", "rref", "collective", "ddp", "pipeline")),
         ("parameter_server", ("nn", "rref", "collective", "dist_autograd", "ddp", "pipeline")),
+        ("worker", ("rpc.security.tls", "rpc.security.certificates")),  # without TLS
     ],
 )
 def test_a_service_starts_without_what_only_clients_and_workers_do(

@@ -10,14 +10,17 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
 from psframework.errors import ConfigurationError, PermissionDenied
 from psframework.rpc.options import Options, channel_options
 from psframework.rpc.security.identity import authorize, check_claim, identity, server_name
-from psframework.rpc.security.tls import TlsFiles
 from psframework.rpc.security.token_channel import TokenChannel, with_token
+
+if TYPE_CHECKING:
+    from psframework.rpc.security.tls import TlsFiles
 
 __all__ = ["Security", "authorize", "check_claim", "identity", "new_token", "read_token", "write_token"]
 
@@ -49,6 +52,8 @@ class Security:
         Raises:
             ConfigurationError: a file is missing, damaged, expired or of another pair; names file and fix.
         """
+        from psframework.rpc.security.tls import TlsFiles  # plaintext starts without `cryptography`
+
         tls = TlsFiles(Path(tls_dir))
         tls.load()
         return cls(tls, _checked(token))
