@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -107,8 +108,7 @@ async def _rows(gradient: Any, zero: Array, group: Ranks, scale: float, counts: 
         rows[: len(gradient.rows)] = gradient.rows
         values[: len(gradient.rows)] = gradient.values
     if most:
-        gathering = group.all_gather(rows), group.all_gather(values)
-        rows, values = [await each for each in gathering]
+        rows, values = await asyncio.gather(group.all_gather(rows), group.all_gather(values))
         here = [(rank, max(count, 0)) for rank, count in enumerate(counts)]
         rows = namespace.concatenate([rows[rank, :count] for rank, count in here])
         values = namespace.concatenate([values[rank, :count] for rank, count in here])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Final, cast
 
@@ -43,8 +44,8 @@ class TopK(Compression):
 
     async def _reduce(self, bucket: Bucket) -> int:
         indices, values, rest = await aside(bucket, self._chosen, bucket)
-        gathering = bucket.group.all_gather(indices), bucket.group.all_gather(values)
-        everywhere = [await each for each in gathering]
+        group = bucket.group
+        everywhere = await asyncio.gather(group.all_gather(indices), group.all_gather(values))
         await aside(bucket, self._finish, bucket, rest, *everywhere)
         return int(indices.nbytes + values.nbytes)
 

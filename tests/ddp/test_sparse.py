@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from losing import Losing, complaints
 from rank_tasks import on_ranks
 
 import psframework as psf
 from psframework.autograd.sparse import SparseRows
 from psframework.backend import bfloat16
 from psframework.ddp.sparse import average_sparse
+from psframework.errors import PeerLost
 
 SHAPES = ((9, 4), (50,), (6, 2, 3))
 
@@ -35,6 +37,12 @@ def averaged(size: int, given: Any, dtype: Any = np.float64, scale: float = 1.0)
         return await average_sparse(given(group.rank), parameters(dtype), group, scale)
 
     return asyncio.run(on_ranks(size, rank))
+
+
+async def test_a_loss_is_told_once() -> None:
+    with complaints() as heard, pytest.raises(PeerLost):
+        await average_sparse(gradients(2), parameters(), Losing(1), 1.0)
+    assert not heard
 
 
 def same_on_all(results: list[list[Any]]) -> None:

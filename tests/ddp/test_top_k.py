@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hook_runs import owed, run
+from losing import Losing, complaints
 
 import psframework as psf
 from psframework.backend import Array
-from psframework.ddp.hooks import TopK
+from psframework.ddp.hooks import Bucket, TopK
 from psframework.ddp.top_k import average, largest
+from psframework.errors import PeerLost
 
 
 def test_largest() -> None:
@@ -38,6 +40,14 @@ def test_largest_of_many_is_exact(count: int, kind: str) -> None:
     magnitudes = np.nan_to_num(np.abs(array), nan=np.inf)
     rest = np.delete(magnitudes, found)
     assert magnitudes[found].min() >= rest.max()
+
+
+async def test_a_loss_is_told_once() -> None:
+    with complaints() as heard:
+        bucket = Bucket(0, np.ones(4), [psf.nn.Parameter(np.ones(4))], ["w"], [0], Losing(0))
+        with pytest.raises(PeerLost):
+            await TopK(0.5)(bucket)
+    assert not heard
 
 
 def test_average_adds_what_ranks_sent() -> None:
