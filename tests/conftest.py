@@ -80,7 +80,12 @@ def _describe(process: psutil.Process) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread_for_algebra():
-    """Pytest processes run beside each other: with a BLAS thread a core they would slow each other down."""
+    """Pytest processes run beside each other: with a BLAS thread a core they would slow each other down.
+
+    `psf.connect` is told too, or the first test that joins a cluster would undo it for all that follow.
+    Processes that tests start decide for themselves.
+    """
+    os.environ["PSF_BLAS_THREADS"] = "1"
     with threadpoolctl.threadpool_limits(1, "blas"):
         yield
 
