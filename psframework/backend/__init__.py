@@ -10,6 +10,7 @@ from psframework.backend.arrays import (
     widen,
     xp,
 )
+from psframework.backend.blas import add_product
 from psframework.backend.cuda import CudaPlatform
 from psframework.backend.devices import CPU, Device, current_device, device, device_of
 from psframework.backend.dlpack import from_dlpack
@@ -39,6 +40,7 @@ __all__ = [
     "Platform",
     "SharedMemory",
     "Stream",
+    "add_product",
     "array_like",
     "as_array",
     "asnumpy",

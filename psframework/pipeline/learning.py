@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
+
 from psframework.autograd.accumulate import deposit_all
+from psframework.autograd.anomaly import detector
+from psframework.autograd.offers import summing
 from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array, widen
 from psframework.errors import ArgumentError
@@ -47,6 +52,10 @@ class Learning:
                 f"{', '.join(self.parameters) or 'none'}"
             )
         return self.parameters[name].data
+
+    def summing(self) -> AbstractContextManager[None]:
+        """While it lasts, a backward may add gradients to those that are there, rather than answer them."""
+        return summing({each: each.grad for each in self.parameters.values() if _may_be_added_to(each)})
 
     def add(self, found: Mapping[Any, Gradient]) -> None:
         """Adds what a backward found to the gradients."""
@@ -95,6 +104,13 @@ class Learning:
 def dense(gradient: Gradient) -> Array:
     """A gradient as an array."""
     return gradient.to_dense() if isinstance(gradient, SparseRows) else gradient
+
+
+def _may_be_added_to(parameter: Parameter) -> bool:
+    """Whether it has a gradient that is an array of its own, and nobody wants to see what is added."""
+    total = parameter.grad
+    plain = type(total) is np.ndarray and total.flags.writeable and total.dtype == parameter.dtype
+    return plain and not parameter.leaf_hooks and detector() is None
 
 
 def _wide(gradient: Gradient) -> Gradient:

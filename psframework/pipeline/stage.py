@@ -187,7 +187,9 @@ class LocalStage:
             Gradients of its inputs, and of what it popped. An input that nothing depends on has None.
         """
         kept = self._kept.pop(microbatch)
-        return self._answer(kept, backward(*_roots(kept, gradients, skips)))
+        with self.learning.summing():
+            found = backward(*_roots(kept, gradients, skips))
+        return self._answer(kept, found)
 
     def backward_input(self, microbatch: int, gradients: Tree, skips: Mapping[str, Array]) -> Result:
         """As `backward`, but gradients of the parameters wait for `backward_weight`."""
@@ -198,7 +200,9 @@ class LocalStage:
 
     def backward_weight(self, microbatch: int) -> None:
         """The rest of a backward that `backward_input` began."""
-        self.learning.add(self._later.pop(microbatch).run())
+        with self.learning.summing():
+            found = self._later.pop(microbatch).run()
+        self.learning.add(found)
 
     def update(self, coefficient: float = 1.0) -> None:
         """Updates the parameters by their gradients times a coefficient, and forgets the gradients."""

@@ -8,7 +8,7 @@ import pytest
 
 import psframework as psf
 from psframework.autograd.engine import backward
-from psframework.autograd.offers import claim, offering
+from psframework.autograd.offers import claim, offering, summing, total_of
 from psframework.nn import functional as F
 
 
@@ -68,3 +68,55 @@ def test_other_dtypes_are_copied() -> None:
     with offering([w.grad_buffer]):
         loss.backward()
     assert w.grad is w.grad_buffer and (w.grad == 4).all()
+
+
+def test_totals_are_for_this_thread_and_this_block() -> None:
+    leaf, total = weight(), np.zeros((2, 3))
+    assert total_of(leaf) is None and total_of(None) is None
+    with summing({leaf: total}):
+        elsewhere: list[object] = []
+        thread = threading.Thread(target=lambda: elsewhere.append(total_of(leaf)))
+        thread.start()
+        thread.join()
+        assert elsewhere == [None]
+        assert total_of(leaf) is total and total_of(weight()) is None and total_of(None) is None
+    assert total_of(leaf) is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("shape", [(4, 3), (0, 3), (2, 4, 3), (3,)])
+def test_linear_adds_the_gradient_of_its_weight_to_the_total(shape: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 3, shape).astype(dtype)
+    w = weight(dtype)
+    expected: Any = backward(F.linear(x, w).sum())[w]
+    total = np.full((2, 3), 5.0, dtype)
+    with summing({w: total}):
+        found = backward(F.linear(x, w).sum())
+    if dtype == "float16":  # whose sums are kept wider
+        np.testing.assert_array_equal(found[w], expected)
+        assert (total == 5).all()
+    else:
+        assert w not in found
+        np.testing.assert_array_equal(total, 5 + expected)
+
+
+def test_each_use_of_a_weight_adds_to_the_total_and_other_leaves_answer() -> None:
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    w, bias = weight(), psf.tensor(np.zeros(2), requires_grad=True)
+    expected: Any = backward((F.linear(x, w) * F.linear(2 * x, w, bias)).sum())
+    total = np.zeros((2, 3))
+    with summing({w: total}):
+        found = backward((F.linear(x, w) * F.linear(2 * x, w, bias)).sum())
+    np.testing.assert_allclose(total, expected[w], rtol=1e-14)
+    assert list(found) == [bias]
+
+
+def test_a_weight_that_is_computed_gets_its_gradient() -> None:
+    """Only leaves have totals: what a weight is made of needs the gradient."""
+    x, w = np.ones((4, 3)), weight()
+    total = np.zeros((2, 3))
+    with summing({w: total}):
+        found = backward(F.linear(x, w * 2).sum())
+    np.testing.assert_array_equal(found[w], np.full((2, 3), 8.0))
+    assert not total.any()

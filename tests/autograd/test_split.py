@@ -121,9 +121,9 @@ class Counted:
         self.inputs = 0
         into_weight, product = products._into_weight, products.product
 
-        def counted_weight(g: Any, rows: Any, target: Any) -> Any:
+        def counted_weight(g: Any, rows: Any, *places: Any) -> Any:
             self.weights.append((g.shape[1], rows.shape[1]))
-            return into_weight(g, rows, target)
+            return into_weight(g, rows, *places)
 
         def counted(a: Any, b: Any) -> Any:
             self.inputs += 1

@@ -1,12 +1,15 @@
 """The parameters of a stage."""
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
+import psframework as psf
 from psframework import backend, nn, optim
 from psframework.autograd import SparseRows
+from psframework.autograd.engine import backward
 from psframework.errors import ArgumentError
 from psframework.pipeline.learning import Learning, dense
 
@@ -23,6 +26,43 @@ def test_gradients_are_added_up_wide(dtype: str, summed: str) -> None:
         learning.add({module.bias: np.full(2, 1.0, module.bias.dtype)})
     assert module.bias.grad.dtype == summed
     np.testing.assert_array_equal(module.bias.grad, [3, 3])
+
+
+def backwards(learning: Learning, module: nn.Linear, times: int = 3) -> list[np.ndarray]:
+    """The arrays that answered for the weight."""
+    answered = []
+    for _ in range(times):
+        loss = module(psf.tensor(np.ones((4, 3), module.weight.dtype))).sum()
+        with learning.summing():
+            found = backward(loss)
+        if module.weight in found:
+            answered.append(found[module.weight])
+        learning.add(found)
+    return answered
+
+
+def test_only_the_first_product_is_made_apart() -> None:
+    module, learning = stage()
+    (first,) = backwards(learning, module)
+    assert module.weight.grad is first
+    np.testing.assert_array_equal(first, np.full((2, 3), 12.0))
+    np.testing.assert_array_equal(module.bias.grad, [12, 12])
+
+
+@pytest.mark.parametrize("case", ["hook", "bfloat16", "read-only", "anomaly"])
+def test_gradients_that_somebody_looks_at_or_that_fit_no_total_are_answered(case: str) -> None:
+    module, learning = stage("bfloat16" if case == "bfloat16" else "float64")
+    seen: list[float] = []
+    if case == "hook":
+        module.weight.register_hook(lambda gradient: seen.append(gradient.sum()))
+    if case == "read-only":
+        module.weight.grad = np.zeros((2, 3))
+        module.weight.grad.flags.writeable = False
+    with psf.detect_anomaly() if case == "anomaly" else nullcontext():
+        answered = backwards(learning, module)
+    assert len(answered) >= (3 if case != "read-only" else 1)
+    assert seen == ([24.0] * 3 if case == "hook" else [])
+    np.testing.assert_array_equal(module.weight.grad, np.full((2, 3), 12.0))
 
 
 def test_sparse_gradients_are_widened_too() -> None:

@@ -117,19 +117,23 @@ class Calls:
 
 
 class Meeting:
-    """Members of a process group."""
+    """Members of a process group; the n-th operation of each meets the n-th of the others."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.arrays: dict[int, Any] = {}
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begun = [0] * size
+        self._arrays: dict[int, dict[int, Any]] = {}
+        self._done: dict[int, asyncio.Future[None]] = {}
 
     async def meet(self, rank: int, array: Any, combine: Any) -> None:
-        arrays, done = self.arrays, self.done
+        number = self._begun[rank]
+        self._begun[rank] += 1
+        arrays = self._arrays.setdefault(number, {})
+        done = self._done.setdefault(number, asyncio.get_running_loop().create_future())
         arrays[rank] = array
         if len(arrays) == self.size:
+            del self._arrays[number], self._done[number]
             combine([arrays[each] for each in range(self.size)])
-            self.arrays, self.done = {}, asyncio.get_running_loop().create_future()
             done.set_result(None)
         await done
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.grad_mode import is_grad_enabled
-from psframework.autograd.offers import claim
+from psframework.autograd.offers import claim, total_of
 from psframework.autograd.record import as_tensor, constant, explain, record, record_node, recording, sum_to
 from psframework.autograd.tensor import Tensor
 from psframework.backend import Array, DType
@@ -107,7 +107,8 @@ def _record_linear(
     if not (x_needs or weight_needs or bias_needs) or not is_grad_enabled():
         return constant(out)
     kept = rows if weight_needs else None
-    target = weight.grad_buffer if weight._node is None else None
+    leaf = weight if weight._node is None else None
+    target = None if leaf is None else leaf.grad_buffer
     w = weight._data if x_needs else None
     shape = None if x._data.ndim == 2 else x._data.shape
 
@@ -120,7 +121,7 @@ def _record_linear(
                 into_x = into_x.reshape(shape)
         return (
             into_x,
-            _into_weight(g, kept, target) if kept is not None and wanted[1] else None,
+            _into_weight(g, kept, target, leaf) if kept is not None and wanted[1] else None,
             _sum_rows(g) if bias_needs and wanted[2] else None,
         )
 
@@ -133,11 +134,14 @@ def _record_linear(
     return record_node("linear", out, rule, edges, ((v, v[0]) if weight_needs else (u, u[0]), (u, u[0])))
 
 
-def _into_weight(g: Array, rows: Array, target: Array | None) -> Array:
-    place = claim(target)
-    if place is None or not place.dtype == g.dtype == rows.dtype or backend.is_narrow(place.dtype):
-        return product(g.T, rows)
-    return g.T.dot(rows, out=place)
+def _into_weight(g: Array, rows: Array, target: Array | None, leaf: Tensor | None) -> Array | None:
+    plain = g.dtype == rows.dtype and not backend.is_narrow(g.dtype)
+    if plain and (total := total_of(leaf)) is not None and total.dtype == g.dtype:
+        backend.add_product(total, g.T, rows)
+        return None
+    if plain and (place := claim(target)) is not None and place.dtype == g.dtype:
+        return g.T.dot(rows, out=place)
+    return product(g.T, rows)
 
 
 def matmul(a: Tensor | Array, b: Tensor | Array) -> Tensor:
