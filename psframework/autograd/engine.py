@@ -267,12 +267,12 @@ def _seed(root: Traced, seed: Seed) -> Array:
 
 
 _box = [object()]
-_ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
+ALONE = getrefcount(_box[0])  # what getrefcount says of an object that only a container refers to
 
 
 def _finish(leaf: Traced, gradients: dict[Key, Any], lent: bool = False) -> Any:
     """A leaf's gradient as its owner may keep it."""
-    shared = getrefcount(gradients[leaf]) > _ALONE
+    shared = getrefcount(gradients[leaf]) > ALONE
     gradient, data = gradients[leaf], leaf._data
     if gradient.shape != data.shape:
         raise AutogradError(f"gradient of shape {gradient.shape} for a leaf of shape {data.shape}")

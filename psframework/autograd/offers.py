@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class _Offered(threading.local):
     def __init__(self) -> None:
-        self.arrays: dict[int, Array] = {}
+        self.places: dict[Traced, Array] = {}
         self.totals: Mapping[Traced, np.ndarray] = {}
 
 
@@ -25,17 +25,19 @@ _offered = _Offered()
 
 
 @contextmanager
-def offering(arrays: Iterable[Array]) -> Iterator[None]:
-    """Each of the arrays is for the first rule that claims it, in this thread, until the block ends.
+def offering(places: dict[Traced, Array]) -> Iterator[None]:
+    """Each array is for the first rule that claims it for its leaf, in this thread, until the block ends.
 
-    They are the `grad_buffer`s of leaves. What is in one afterwards is the gradient only if the backward
-    answers that very array for the leaf.
+    What is in one afterwards is the gradient only if the backward answers that very array for the leaf.
+
+    Args:
+        places: by leaf, an array of its shape; those that are claimed are taken out.
     """
-    before, _offered.arrays = _offered.arrays, {id(array): array for array in arrays}
+    before, _offered.places = _offered.places, places
     try:
         yield
     finally:
-        _offered.arrays = before
+        _offered.places = before
 
 
 @contextmanager
@@ -55,14 +57,12 @@ def summing(totals: Mapping[Traced, np.ndarray]) -> Iterator[None]:
         _offered.totals = before
 
 
-def total_of(leaf: Traced | None) -> np.ndarray | None:
-    """The array that gradients of a leaf may be added to."""
-    return None if leaf is None or not _offered.totals else _offered.totals.get(leaf)
-
-
-def claim(array: Array | None) -> np.ndarray | None:
-    """The array, if it is offered and on the host; nobody else gets it then."""
-    if array is None or not _offered.arrays:
-        return None
-    found = _offered.arrays.pop(id(array), None)
+def claim(leaf: Traced) -> np.ndarray | None:
+    """The array that is offered for a leaf, if it is on the host; nobody else gets it then."""
+    found = _offered.places.pop(leaf, None)
     return found if type(found) is np.ndarray else None
+
+
+def total_of(leaf: Traced) -> np.ndarray | None:
+    """The array that gradients of a leaf may be added to."""
+    return _offered.totals.get(leaf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import inf
 from time import perf_counter
 from typing import Any, Final, TypeAlias
@@ -15,6 +15,7 @@ from psframework.autograd import SparseRows, Tensor
 from psframework.autograd.accumulate import deposit_all
 from psframework.autograd.engine import Key, Sums, finished, propagate, start
 from psframework.autograd.offers import offering
+from psframework.autograd.traced import Traced
 from psframework.backend import Array
 from psframework.collective.descriptor import Operation
 from psframework.collective.ops import ReduceOp
@@ -183,12 +184,10 @@ class Reducer:
         if coming is not None:
             self.place(coming)
 
-    def _vacant(self) -> Iterator[Array]:
+    def _vacant(self) -> dict[Traced, Array]:
         """Places in buckets that gradients can be written into right away."""
-        for number, view in self._views.items():
-            parameter = self.parameters[number]
-            if parameter.grad is None and not parameter.leaf_hooks:
-                yield view
+        placed = ((self.parameters[number], view) for number, view in self._views.items())
+        return {each: view for each, view in placed if each.grad is None and not each.leaf_hooks}
 
     def _compute(self, step: Step, way: _Pass, begun: float) -> None:
         last = len(self.buckets) - 1

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 from psframework.autograd.accumulate import deposit_all
 from psframework.autograd.anomaly import detector
-from psframework.autograd.offers import summing
+from psframework.autograd.engine import ALONE
+from psframework.autograd.offers import offering, summing
 from psframework.autograd.sparse import SparseRows
+from psframework.autograd.traced import Traced
 from psframework.backend import Array, widen
 from psframework.errors import ArgumentError
 from psframework.nn.module import Module
@@ -38,6 +41,7 @@ class Learning:
         self._module = module
         named = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self.parameters: dict[str, Parameter] = named
+        self._spare: dict[Traced, Array] = {}  # arrays that were gradients
         self._optimizer = Optimizer(named.items(), rule) if rule is not None and named else None
 
     def named(self, name: str) -> Array:
@@ -53,9 +57,21 @@ class Learning:
             )
         return self.parameters[name].data
 
-    def summing(self) -> AbstractContextManager[None]:
-        """While it lasts, a backward may add gradients to those that are there, rather than answer them."""
-        return summing({each: each.grad for each in self.parameters.values() if _may_be_added_to(each)})
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """While it lasts, a backward may add gradients to those that are there, rather than answer them.
+
+        Those that begin a sum may take the memory of one that was forgotten: fresh pages cost more than the
+        product that goes there.
+        """
+        open_ones = [each for each in self.parameters.values() if not each.leaf_hooks and detector() is None]
+        totals: dict[Traced, Any] = {each: each.grad for each in open_ones if _own(each)}
+        places: dict[Traced, Array] = {
+            each: self._spare.pop(each) for each in open_ones if each.grad is None and each in self._spare
+        }
+        with summing(totals), offering(places):
+            yield
+        self._spare.update(places)  # what nobody took
 
     def add(self, found: Mapping[Any, Gradient]) -> None:
         """Adds what a backward found to the gradients."""
@@ -63,7 +79,9 @@ class Learning:
 
     def forget(self) -> None:
         """Forgets the gradients."""
+        own = {each: each.grad for each in self.parameters.values() if _own(each)}
         self._module.zero_grad()
+        self._spare = {each: own[each] for each in own if getrefcount(own[each]) <= ALONE}
 
     def power(self, without: Collection[str] = ()) -> float:
         """The sum of squares of all gradients, in double precision; not finite if one of them is not.
@@ -106,11 +124,11 @@ def dense(gradient: Gradient) -> Array:
     return gradient.to_dense() if isinstance(gradient, SparseRows) else gradient
 
 
-def _may_be_added_to(parameter: Parameter) -> bool:
-    """Whether it has a gradient that is an array of its own, and nobody wants to see what is added."""
-    total = parameter.grad
-    plain = type(total) is np.ndarray and total.flags.writeable and total.dtype == parameter.dtype
-    return plain and not parameter.leaf_hooks and detector() is None
+def _own(parameter: Parameter) -> bool:
+    """Whether it has a gradient that is an array of its own."""
+    array = parameter.grad
+    plain = type(array) is np.ndarray and array.dtype == parameter.dtype
+    return plain and array.flags.carray and array.flags.owndata
 
 
 def _wide(gradient: Gradient) -> Gradient:

@@ -115,6 +115,7 @@ class Runs:
                 sent = self._post.send_all(service, some)
                 if sent is not None:
                     waits.append(asyncio.ensure_future(sent))
+                await asyncio.sleep(0)  # each leaves before the next is copied: stages begin with the first
             wait = asyncio.wait(waits, timeout=deadline.seconds(), return_when=asyncio.FIRST_EXCEPTION)
             _, pending = await wait
             for each in waits:

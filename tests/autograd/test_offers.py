@@ -13,22 +13,22 @@ from psframework.nn import functional as F
 
 
 def test_an_offer_is_for_the_first_who_claims_it_in_this_thread() -> None:
-    array, other = np.zeros(3), np.zeros(3)
-    assert claim(array) is None and claim(None) is None
-    with offering([array]):
+    leaf, other, array = weight(), weight(), np.zeros((2, 3))
+    assert claim(leaf) is None
+    with offering(places := {leaf: array}):
         assert claim(other) is None
         elsewhere: list[object] = []
-        thread = threading.Thread(target=lambda: elsewhere.append(claim(array)))
+        thread = threading.Thread(target=lambda: elsewhere.append(claim(leaf)))
         thread.start()
         thread.join()
         assert elsewhere == [None]
-        assert claim(array) is array
-        assert claim(array) is None
-        with offering([other]):
-            assert claim(other) is other
-    with offering([array]):
+        assert claim(leaf) is array
+        assert claim(leaf) is None and not places
+        with offering({other: array}):
+            assert claim(other) is array
+    with offering({leaf: array}):
         pass
-    assert claim(array) is None
+    assert claim(leaf) is None
 
 
 def weight(dtype: str = "float64") -> Any:
@@ -44,7 +44,7 @@ def test_linear_writes_the_gradient_of_its_weight_into_the_buffer(rows: int) -> 
     expected = backward(F.linear(x, w).sum())[w]
     assert expected is not w.grad_buffer and (w.grad_buffer == 9).all()  # nothing was offered
     loss = F.linear(x, w).sum()
-    with offering([w.grad_buffer]):
+    with offering({w: w.grad_buffer}):
         loss.backward()
     assert w.grad is w.grad_buffer
     np.testing.assert_array_equal(w.grad, expected)
@@ -55,7 +55,7 @@ def test_a_weight_that_is_used_twice_gets_the_sum() -> None:
     w = weight()
     expected: Any = backward((F.linear(x, w) * F.linear(2 * x, w)).sum())[w]
     loss = (F.linear(x, w) * F.linear(2 * x, w)).sum()
-    with offering([w.grad_buffer]):
+    with offering({w: w.grad_buffer}):
         loss.backward()
     assert w.grad is w.grad_buffer
     np.testing.assert_allclose(w.grad, expected, rtol=1e-12)
@@ -65,21 +65,21 @@ def test_other_dtypes_are_copied() -> None:
     w = weight("float16")
     x = np.ones((4, 3), np.float16)
     loss = F.linear(x, w).sum()
-    with offering([w.grad_buffer]):
+    with offering({w: w.grad_buffer}):
         loss.backward()
     assert w.grad is w.grad_buffer and (w.grad == 4).all()
 
 
 def test_totals_are_for_this_thread_and_this_block() -> None:
     leaf, total = weight(), np.zeros((2, 3))
-    assert total_of(leaf) is None and total_of(None) is None
+    assert total_of(leaf) is None
     with summing({leaf: total}):
         elsewhere: list[object] = []
         thread = threading.Thread(target=lambda: elsewhere.append(total_of(leaf)))
         thread.start()
         thread.join()
         assert elsewhere == [None]
-        assert total_of(leaf) is total and total_of(weight()) is None and total_of(None) is None
+        assert total_of(leaf) is total and total_of(weight()) is None
     assert total_of(leaf) is None
 
 

@@ -49,6 +49,27 @@ def test_only_the_first_product_is_made_apart() -> None:
     np.testing.assert_array_equal(module.bias.grad, [12, 12])
 
 
+def test_the_next_sum_has_the_memory_of_the_one_before() -> None:
+    module, learning = stage()
+
+    def address() -> int:
+        backwards(learning, module, 2)
+        np.testing.assert_array_equal(module.weight.grad, np.full((2, 3), 8.0))
+        return module.weight.grad.ctypes.data
+
+    first = address()
+    learning.step()
+    assert module.weight.grad is None and address() == first
+    learning.forget()
+    with learning.summing():
+        pass  # nobody took it
+    assert address() == first
+    kept = module.weight.grad  # and what somebody else still looks at is left alone
+    learning.step()
+    assert address() != first
+    np.testing.assert_array_equal(kept, np.full((2, 3), 8.0))
+
+
 @pytest.mark.parametrize("case", ["hook", "bfloat16", "read-only", "anomaly"])
 def test_gradients_that_somebody_looks_at_or_that_fit_no_total_are_answered(case: str) -> None:
     module, learning = stage("bfloat16" if case == "bfloat16" else "float64")

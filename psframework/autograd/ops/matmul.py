@@ -108,7 +108,6 @@ def _record_linear(
         return constant(out)
     kept = rows if weight_needs else None
     leaf = weight if weight._node is None else None
-    target = None if leaf is None else leaf.grad_buffer
     w = weight._data if x_needs else None
     shape = None if x._data.ndim == 2 else x._data.shape
 
@@ -121,7 +120,7 @@ def _record_linear(
                 into_x = into_x.reshape(shape)
         return (
             into_x,
-            _into_weight(g, kept, target, leaf) if kept is not None and wanted[1] else None,
+            _into_weight(g, kept, leaf) if kept is not None and wanted[1] else None,
             _sum_rows(g) if bias_needs and wanted[2] else None,
         )
 
@@ -134,13 +133,15 @@ def _record_linear(
     return record_node("linear", out, rule, edges, ((v, v[0]) if weight_needs else (u, u[0]), (u, u[0])))
 
 
-def _into_weight(g: Array, rows: Array, target: Array | None, leaf: Tensor | None) -> Array | None:
-    plain = g.dtype == rows.dtype and not backend.is_narrow(g.dtype)
-    if plain and (total := total_of(leaf)) is not None and total.dtype == g.dtype:
-        backend.add_product(total, g.T, rows)
-        return None
-    if plain and (place := claim(target)) is not None and place.dtype == g.dtype:
-        return g.T.dot(rows, out=place)
+def _into_weight(g: Array, rows: Array, leaf: Tensor | None) -> Array | None:
+    if leaf is not None and g.dtype == rows.dtype and not backend.is_narrow(g.dtype):
+        total = total_of(leaf)
+        if total is not None and total.dtype == g.dtype:
+            backend.add_product(total, g.T, rows)
+            return None
+        place = claim(leaf)
+        if place is not None and place.dtype == g.dtype:
+            return g.T.dot(rows, out=place)
     return product(g.T, rows)
 
 
