@@ -38,6 +38,7 @@ from psframework.rpc.session.payload import byte_views
 from psframework.rpc.session.peer import Peer
 from psframework.rpc.values import arguments
 from psframework.rpc.values.journey import Journey, Outcome
+from psframework.wire import threads
 from psframework.wire.device_bytes import Part
 from psframework.wire.lanes import INLINE_BYTES, Lane
 from psframework.wire.memory import Buffer, copy_into, empty
@@ -190,18 +191,12 @@ class RemoteService:
         lanes = call.caller.lanes if call.caller is not None else frozenset()
         if Lane.STRIPED in lanes and Lane.SHM not in lanes and sum(call.reply_sizes) > INLINE_BYTES:
             assert isinstance(call.reply, Sequence)
-            call.reply_parts(await self._copies(call.reply))
+            call.reply_parts(await _copies(call.reply))
 
     async def _pack(self, peer: PeerInfo, item: Any) -> Packed:
         journey = Journey(peer, is_reply=True)
         message = arguments.encode(item, journey)
-        return message, await self._copies(journey.parts), journey
-
-    async def _copies(self, parts: Sequence[Part]) -> list[Buffer]:
-        if sum(map(len, parts)) < COPY_IN_THREAD:
-            return [bytes(part) for part in parts]
-        views = byte_views(parts)
-        return await self.executor.pool.submit(partial(_copy_all, views), label="(copies)")  # type: ignore[no-any-return]
+        return message, await _copies(journey.parts), journey
 
     def _watch(self, owner: Peer) -> None:
         if owner in self._watched:
@@ -271,6 +266,13 @@ async def _take_over(journey: Journey, call: Call, taken: Arguments | Awaitable[
     call.started = True
     journey.end(Outcome.ANSWERED)
     return args, kwargs
+
+
+async def _copies(parts: Sequence[Part]) -> list[Buffer]:
+    if sum(map(len, parts)) < COPY_IN_THREAD:
+        return [bytes(part) for part in parts]
+    # Not in a thread of functions, which may wait for what is copied here.
+    return await threads.in_thread(_copy_all, byte_views(parts))
 
 
 def _copy_all(parts: Sequence[Buffer]) -> list[Buffer]:

@@ -358,6 +358,21 @@ async def test_nested_calls_need_no_room_for_what_those_before_them_brought(crew
     assert await asyncio.gather(*calls) == [31] * 4
 
 
+async def test_functions_that_hold_all_threads_hold_up_no_results(crew: Crew) -> None:
+    """Copies of large ones for the striped lane are made elsewhere: perhaps the functions wait for them."""
+    options = AgentOptions(lanes=parse("inline,striped"))
+    ann = await crew.hire("ann", options=options)
+    await crew.hire("bob", options=options, limits=ExecuteOptions(threads=1))
+    held = ann.remote.rpc_async("bob", called.wait_for_gate)
+    await until(lambda: len(called.ran) == 1)
+    load = bytes(2 << 20)
+    try:
+        assert await ann.remote.rpc_async("bob", called.echo_async, (load,), timeout=10) == load
+    finally:
+        called.gate.set()
+    await held
+
+
 async def test_whoever_takes_no_connections_is_called_over_the_one_it_opened(crew: Crew) -> None:
     hub, notebook = await crew.hire("hub"), await crew.hire("notebook", listens=False)
     with pytest.raises(PeerLost, match="no address"):
