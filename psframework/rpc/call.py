@@ -162,10 +162,11 @@ class Call:
         reply_lost: called if what the handler returned can't be sent; set by the handler.
         taken: for handlers that go on to wait for others, once the payload is here: from now on it holds up
             nothing that its sender sends. Set by the transport.
+        header_bytes: of what is not payload, such as long lists; 0 where they are few. Set by the transport.
     """
 
-    __slots__ = ("_held", "_segment", "caller", "deadline", "payload", "peer", "reply", "reply_lost",
-                 "reply_sizes", "room", "started", "taken")  # fmt: skip
+    __slots__ = ("_held", "_segment", "caller", "deadline", "header_bytes", "payload", "peer", "reply",
+                 "reply_lost", "reply_sizes", "room", "started", "taken")  # fmt: skip
 
     def __init__(
         self,
@@ -186,9 +187,16 @@ class Call:
         self._held = 0
         self.started = False
         self.taken: Callable[[], None] = _nothing
+        self.header_bytes = 0
         self.reply_lost: Callable[[], None] | None = None
         self.reply: Sequence[Part] | PartStream = ()
         self.reply_sizes: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """What the call holds here, in bytes: its payload, and a large header."""
+        sizes = self.payload.sizes
+        return self.header_bytes + sum(sizes) if sizes else self.header_bytes
 
     def segments(self, segment_id: int) -> Segment:
         """The segment that the caller shared under this id in this session; WireError if it did not."""

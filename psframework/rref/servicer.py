@@ -129,7 +129,7 @@ class RRefService:
         self, function: Function, request: InvokeRequest, call: Call, *, views: bool = True
     ) -> Any:
         executor, payload = self._remote.executor, call.payload
-        with executor.admit(function, call.peer, sum(payload.sizes), call) as admission:
+        with executor.admit(function, call.peer, call.nbytes, call) as admission:
             parts = await payload.whole() if payload.sizes else []
             args, kwargs, waiting = take_arguments(request, parts, call, executor, views=views)
             if waiting is not None:

@@ -95,6 +95,13 @@ def test_reply_parts_check_their_sizes() -> None:
     assert call.reply_sizes == (1,)
 
 
+def test_a_call_holds_its_payload_and_a_large_header() -> None:
+    call = Call(PEER, Deadline.NEVER, Incoming([2, 3]))
+    assert call.nbytes == 5 and Call(PEER, Deadline.NEVER).nbytes == 0
+    call.header_bytes = 10
+    assert call.nbytes == 15
+
+
 def test_a_caller_without_a_session_shares_nothing() -> None:
     with pytest.raises(WireError, match="no session"):
         Call(PEER, Deadline.NEVER).segments(1)

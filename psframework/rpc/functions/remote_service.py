@@ -91,8 +91,7 @@ class RemoteService:
         executor = self.executor
         entry = executor.allow(request.function, call.peer)
         payload = call.payload
-        nbytes = sum(payload.sizes) if payload.sizes else 0
-        with executor.admit(entry, call.peer, nbytes, call) as admission:
+        with executor.admit(entry, call.peer, call.nbytes, call) as admission:
             parts = await payload.whole() if payload.sizes else []
             args, kwargs, waiting = take_arguments(request, parts, call, executor)
             if waiting is not None:
@@ -117,7 +116,7 @@ class RemoteService:
         if owner is None:
             raise WireError("streams need a session: connect with psframework")
         executor = self.executor
-        admission = executor.admit(entry, call.peer, sum(call.payload.sizes))
+        admission = executor.admit(entry, call.peer, call.nbytes)
         with ExitStack() as unless_opened:
             unless_opened.enter_context(admission)
             parts = await call.payload.whole() if call.payload.sizes else []

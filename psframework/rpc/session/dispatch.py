@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 SMALL: Final = 4096
-"""What a call may cost of the window while its handler waits for others: 10,000 of them don't fill it."""
+"""Bytes of a call that need no account while its handler waits for others: 10,000 such calls are no load."""
 
 
 class Running:
@@ -108,7 +108,7 @@ class Dispatcher:
             if method.roles:
                 authorize(self._peer.info, method.roles, path)
             message = method.request_type.FromString(header)
-            call = self._call(running, frame, lane)
+            call = self._call(running, frame, len(header))
         except DecodeError:
             self._fail(running, WireError(f"the header of {path[:200]!r} is not its request message"))
         except PsfError as error:
@@ -139,9 +139,9 @@ class Dispatcher:
             running.payload.fail(error)
             self._stop(running)
 
-    def _call(self, running: Running, frame: Frame, lane: int) -> Call:
-        if lane or frame.sizes:
-            running.payload = self._payload(frame, lane)
+    def _call(self, running: Running, frame: Frame, header_bytes: int) -> Call:
+        if running.lane or frame.sizes:
+            running.payload = self._payload(frame, running.lane)
         left = frame.timeout_us
         deadline = Deadline.after(left * 1e-6) if left else Deadline.NEVER
         peer = self._peer
@@ -150,6 +150,7 @@ class Dispatcher:
         )
         if running.cost > SMALL:
             call.taken = partial(self._taken, running)
+            call.header_bytes = header_bytes if header_bytes > SMALL else 0
         return call
 
     def _payload(self, frame: Frame, lane: int) -> Incoming:

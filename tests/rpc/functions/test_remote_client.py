@@ -394,10 +394,10 @@ async def test_admission_is_bounded(crew: Crew) -> None:
     assert await ann.remote.rpc_async("bob", called.echo_async, (1,)) == 1
 
 
-async def test_arguments_are_admitted_by_their_size(crew: Crew) -> None:
+@pytest.mark.parametrize("big", [np.zeros(100_000), [0.5] * 100_000], ids=["array", "list"])
+async def test_arguments_are_admitted_by_their_size(crew: Crew, big: Any) -> None:
     ann = await crew.hire("ann")
     await crew.hire("bob", limits=ExecuteOptions(max_bytes=1 << 20))
-    big = np.zeros(100_000)
     first = ann.remote.rpc_async("bob", called.hold, (big, 60.0))
     await until(lambda: len(called.ran) == 1)
     with pytest.raises(ResourceExhausted, match="bytes"):
