@@ -13,6 +13,7 @@ from psframework import backend
 from psframework.autograd.anomaly import Detector, detector
 from psframework.autograd.hooks import run_hooks
 from psframework.autograd.node import Node, Parts
+from psframework.autograd.offers import summing
 from psframework.autograd.sparse import SparseRows
 from psframework.backend import Array
 from psframework.errors import ArgumentError, AutogradError
@@ -330,7 +331,8 @@ def grad(
     gradients = {key: gradient for key, gradient in gradients.items() if key in only}
     heap = sorted(pair for pair in heap if pair[1] in only)
     kept = {key for key in keys if isinstance(key, Node)}
-    values = propagate(gradients, heap, retain_graph, kept, only=only, sums=(sums := Sums()))
+    with summing({}):  # inside of a rule or a hook: totals are of the backward that it is part of
+        values = propagate(gradients, heap, retain_graph, kept, only=only, sums=(sums := Sums()))
     found = finished(gradients, values, sums)
     if not allow_unused and any(key not in found for key in keys):
         raise AutogradError(

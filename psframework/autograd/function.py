@@ -9,6 +9,7 @@ import numpy as np
 
 from psframework import backend
 from psframework.autograd.engine import Gradient
+from psframework.autograd.offers import summing
 from psframework.autograd.record import constant, record, record_many, recording, share_memory
 from psframework.autograd.sparse import SparseRows
 from psframework.autograd.tensor import Tensor
@@ -109,7 +110,9 @@ class Function:
         )
 
         def rule(gradients: tuple[Array | None, ...]) -> Sequence[Gradient | None]:
-            return _checked(cls.__name__, cls.backward(ctx, *gradients), likes)
+            with summing({}):  # totals are not for a backward that this one runs
+                found = cls.backward(ctx, *gradients)
+            return _checked(cls.__name__, found, likes)
 
         if several:
             return record_many(cls.__name__, outs, rule, args, tuple(saved), saves_output)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import psframework as psf
-from psframework.autograd.engine import backward
+from psframework.autograd import Context, Function
+from psframework.autograd.engine import backward, grad
 from psframework.autograd.offers import claim, offering, summing, total_of
 from psframework.nn import functional as F
 
@@ -120,3 +121,46 @@ def test_a_weight_that_is_computed_gets_its_gradient() -> None:
         found = backward(F.linear(x, w * 2).sum())
     np.testing.assert_array_equal(found[w], np.full((2, 3), 8.0))
     assert not total.any()
+
+
+@pytest.mark.parametrize("inner", ["backward", "grad"])
+def test_a_backward_inside_of_a_rule_adds_nothing_to_the_totals(inner: str) -> None:
+    """What it finds is for the rule."""
+    w, total = weight(), np.zeros((2, 3))
+
+    class Inner(Function):
+        @staticmethod
+        def forward(ctx: Context, x: Any, weight: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x @ weight.T
+
+        @staticmethod
+        def backward(ctx: Context, gradient: Any) -> Any:
+            x = psf.tensor(ctx.saved[0], requires_grad=True)
+            out = F.linear(x, w)
+            if inner == "grad":
+                return grad(out, [x, w], gradient)
+            found = backward(out, gradient)
+            return found[x], found[w]
+
+    x = psf.tensor(np.ones((4, 3)), requires_grad=True)
+    with summing({w: total}):
+        found = backward(Inner.apply(x, w).sum())
+    np.testing.assert_array_equal(found[w], np.full((2, 3), 4.0))
+    assert not total.any()
+
+
+def test_gradients_that_a_hook_asks_for_add_nothing_to_the_totals() -> None:
+    w, total = weight(), np.zeros((2, 3))
+    seen: list[Any] = []
+
+    def hook(gradient: Any) -> None:
+        x = psf.tensor(np.ones((4, 3)), requires_grad=True)
+        seen.extend(grad(F.linear(x, w).sum(), x))
+
+    x = psf.tensor(np.ones((4, 3)), requires_grad=True)
+    doubled = x * 2
+    doubled.register_hook(hook)
+    with summing({w: total}):
+        backward(doubled.sum())
+    assert len(seen) == 1 and not total.any()
