@@ -29,21 +29,23 @@ _SYMBOLS: Final[tuple[tuple[str, _Integer], ...]] = (  # of NumPy's wheels first
 )
 _ROW_MAJOR: Final = 101
 _AS_IT_IS, _TRANSPOSED = 111, 112
+_LARGEST: Final = (1 << 31) - 1  # where integers have 32 bits
 
 
 def add_product(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     """Adds a product of matrices to an array.
 
-    Without such a BLAS, or for arrays that it can't take, it is `total += a.dot(b)`.
+    Without such a BLAS, or for arrays that it can't take, it is `total += a.dot(b)`, which raises its errors.
 
     Args:
         total: (m, n), writable; it shares no memory with the others.
         a: (m, k).
         b: (k, n).
     """
-    call = _gemm(total.dtype) if total.dtype == a.dtype == b.dtype else None
+    fit = total.flags.writeable and a.shape[1] == b.shape[0] and total.shape == (a.shape[0], b.shape[1])
+    call = _gemm(total.dtype) if fit and total.dtype == a.dtype == b.dtype else None
     layouts = [_layout(total), _layout(a), _layout(b)]
-    if call is None or not total.size or None in layouts or layouts[0][0] != _AS_IT_IS:  # type: ignore[index]
+    if call is None or None in layouts or layouts[0][0] != _AS_IT_IS:  # type: ignore[index]
         total += a.dot(b)
     else:
         call(total, a, b, layouts)
@@ -54,7 +56,7 @@ def _layout(array: np.ndarray) -> tuple[int, int] | None:
     rows, columns = array.shape
     down, right = array.strides
     size = array.itemsize
-    if not rows * columns or not array.flags.aligned:
+    if not rows * columns or not array.flags.aligned or max(rows, columns, down, right) > _LARGEST:
         return None
     if right == size and down >= columns * size and down % size == 0:
         return _AS_IT_IS, down // size

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 from psframework.backend import blas
 from psframework.backend.blas import add_product
@@ -76,6 +77,33 @@ def test_other_dtypes_are_left_to_numpy(dtypes: str) -> None:
     expected = total + a.dot(b)
     add_product(total, a, b)
     np.testing.assert_array_equal(total, expected)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 2), (2, 3), (4, 2)), ((2, 2), (3, 3), (3, 2)), ((2, 3), (2, 2), (2, 2))]
+)
+def test_shapes_that_do_not_fit_raise_as_numpy_does(shapes: list[tuple[int, int]]) -> None:
+    """The BLAS would write beside the array."""
+    total, a, b = (np.ones(shape) for shape in shapes)
+    with pytest.raises(ValueError, match=r"shapes|broadcast"):
+        add_product(total, a, b)
+    assert (total == 1).all()
+
+
+def test_what_is_read_only_is_not_written() -> None:
+    total = np.ones((2, 2))
+    total.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        add_product(total, np.eye(2), np.eye(2))
+    assert (total == 1).all()
+
+
+def test_a_step_that_fits_no_32_bits_is_left_to_numpy() -> None:
+    far = as_strided(np.ones(3), (1, 3), (1 << 33, 8))
+    assert blas._layout(far) is None and blas._layout(far[:, :3].copy()) is not None
+    total = np.ones((2, 3))
+    add_product(total, np.ones((2, 1)), far)
+    assert (total == 2).all()
 
 
 def test_the_blas_of_numpy_is_found() -> None:
