@@ -42,6 +42,7 @@ class Learning:
         named = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self.parameters: dict[str, Parameter] = named
         self._spare: dict[Traced, Array] = {}  # arrays that were gradients
+        self._apart: set[Traced] = set()  # whose gradients come in memory of their own in any case
         self._optimizer = Optimizer(named.items(), rule) if rule is not None and named else None
 
     def named(self, name: str) -> Array:
@@ -75,13 +76,17 @@ class Learning:
 
     def add(self, found: Mapping[Any, Gradient]) -> None:
         """Adds what a backward found to the gradients."""
+        for leaf in self._spare.keys() & found.keys():  # no rule takes it, so it would only be held
+            del self._spare[leaf]
+            self._apart.add(leaf)
         deposit_all({leaf: _wide(gradient) for leaf, gradient in found.items()})
 
     def forget(self) -> None:
         """Forgets the gradients."""
-        own = {each: each.grad for each in self.parameters.values() if _own(each)}
+        own = {each: each.grad for each in self.parameters.values() if _own(each) and each not in self._apart}
         self._module.zero_grad()
-        self._spare = {each: own[each] for each in own if getrefcount(own[each]) <= ALONE}
+        # Added: a step forgets when it ends, and the next one again when it begins.
+        self._spare.update({each: own[each] for each in own if getrefcount(own[each]) <= ALONE})
 
     def power(self, without: Collection[str] = ()) -> float:
         """The sum of squares of all gradients, in double precision; not finite if one of them is not.

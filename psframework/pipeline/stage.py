@@ -25,7 +25,7 @@ from psframework.optim.rule import UpdateRule
 from psframework.pipeline.learning import Learning, dense
 from psframework.pipeline.served import Served
 from psframework.pipeline.skips import carrying
-from psframework.pipeline.trees import Tree, arrays_of, called, leaves, mapped
+from psframework.pipeline.trees import Tree, called, leaves, mapped
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -173,7 +173,8 @@ class LocalStage:
         finally:
             for module, mode in modes:
                 module.training = mode
-        return Result(arrays_of(outputs), {name: each.data for name, each in stashed.items()}, loss)
+        skips = {name: _leaving(tensor) for name, tensor in stashed.items()}
+        return Result(mapped(_leaving, outputs), skips, loss)
 
     def backward(self, microbatch: int, gradients: Tree, skips: Mapping[str, Array]) -> Result:
         """Runs the backward of a micro-batch, and adds what comes to the parameters.

@@ -73,6 +73,34 @@ def test_nothing_that_is_sent_changes_while_the_next_micro_batch_computes() -> N
     np.testing.assert_array_equal(turned, (inputs @ np.ones((WIDTH, WIDTH))).T)
 
 
+def test_nor_does_what_an_inference_gives() -> None:
+    stage = LocalStage(Counting(), StageOptions(1))
+    inputs = data(6)[0]
+    first = stage.predict(Task(0, 0, inputs))
+    stage.predict(task(1))
+    given, number, through, turned = first.outputs
+    assert given == number == first.skips["seen"] == 1
+    assert not np.shares_memory(through, inputs) and turned.flags.c_contiguous
+
+
+def test_the_gradients_of_the_next_step_take_the_memory_of_those_before_where_rules_can() -> None:
+    module = nn.Linear(WIDTH, WIDTH, dtype=np.float64)
+    stage = LocalStage(module, StageOptions(0, needs_input_gradient=False), optim.SGD(lr=0.1).rule)
+
+    def step(number: int) -> Any:
+        stage.begin()
+        stage.forward(task(step=number))
+        stage.backward(0, np.ones((6, WIDTH)), {})
+        return weakref.ref(module.weight.grad), weakref.ref(module.bias.grad)
+
+    weight, bias = step(0)
+    for number in (1, 2):
+        stage.update()
+        step(number)
+        assert weight() is module.weight.grad
+        assert bias() is None  # it would only be held, beside the new one
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_recomputation_does_not_keep_activations(recompute: bool) -> None:
     stage = LocalStage(Watched(), StageOptions(1, recompute=recompute))
