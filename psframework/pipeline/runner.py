@@ -197,6 +197,8 @@ class Runner:
         except Exception as error:
             error.add_note(f"in {_words(action)}")
             raise
+        finally:
+            del job  # as in `_play`
         self._spans.append((str(action.kind), action.stage, action.microbatch, began, ended))
         if action.kind is Kind.FORWARD:
             self._forwarded(action.stage, action.microbatch, result)

@@ -1,7 +1,9 @@
 """Runs through stages: what they take and give, and what skips some of them."""
 
 import asyncio
+import gc
 import queue
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -245,6 +247,37 @@ async def test_an_error_keeps_what_has_not_begun_from_running() -> None:
     assert caught.value.__notes__ == ["in the forward of stage 0, micro-batch 0"]
     await compute(gate.began.append, -1)  # whatever was in the queue has run, or never will
     assert 2 not in gate.began and not alone.sent
+
+
+class Activations:
+    """What a forward has when it fails."""
+
+
+class Failing:
+    """A stage whose forward fails."""
+
+    def forward(self, task: Task) -> Result:
+        made = Activations()
+        self.made = weakref.ref(made)
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("there", [1, 2])
+async def test_what_an_action_that_failed_had_is_free_at_once(there: int) -> None:
+    """Not when cycles are looked for next: it may be as much as the memory."""
+    failing = Failing()
+    alone = Alone(failing, 2)
+    for number in range(there):
+        alone.put("F", number)
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="no") as caught:
+            await alone.runner.go(alone.actions[:2])
+        assert failing.made() is not None
+        del caught
+        await until(lambda: failing.made() is None)
+    finally:
+        gc.enable()
 
 
 async def test_what_ended_the_run_is_raised_though_an_action_computes() -> None:
