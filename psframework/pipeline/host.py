@@ -256,6 +256,7 @@ class Host:
     async def _update(self, runner: Runner, coefficient: float | None = 1.0) -> None:
         await self._updating.run(runner, coefficient)
         if runner.order.commit:
+            runner.now("committing")
             await self.commit(runner.order.run, runner.order.complete)
 
     def _begin(self, fresh: bool) -> None:

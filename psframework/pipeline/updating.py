@@ -34,7 +34,7 @@ class Updating:
         self._served = {
             index: stage.learning for index, stage in stages.items() if isinstance(stage.learning, Served)
         }
-        self._replica = seat[1]
+        self._rank, self._replica = seat
         self._replicas = Replicas(cluster, seat)
         self._tying = Tying(stages, seat[1])
 
@@ -62,6 +62,8 @@ class Updating:
 
         The sum of squares of all gradients goes into the runner's report, if the update is held for it.
         """
+        if len(runner.plan.services[self._rank]) > 1:
+            runner.now("waiting for the gradients of its replicas")
         await self._replicas.reduce(runner.plan, runner.order.run, self._stages)
         await self._tying.reduce(runner)
         if runner.order.update == "held" and self._replica == 0:

@@ -16,7 +16,7 @@ from psframework.errors import ContextClosed, NotRegistered, PeerLost
 from psframework.pipeline.host import Host, build, host_of
 from psframework.pipeline.plan import Key, Order, PipePlan, StagePlan
 from psframework.pipeline.post import KEEP
-from tests.support.pipeline_models import CLASSES, WIDTH, Dropped, Head, Hidden, data
+from tests.support.pipeline_models import CLASSES, WIDTH, Dropped, Head, Hidden, data, square_loss
 
 
 class Cluster:
@@ -262,6 +262,36 @@ async def test_what_it_does_beside_runs_is_told_too(monkeypatch: pytest.MonkeyPa
         await task
         served.clear()
         assert not (await rank.standing()).doing
+
+
+class Silent(Cluster):
+    """Where nobody keeps a commit, or joins a group."""
+
+    def rpc_async(self, to: Any, fn: Any, *args: Any, **options: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().create_future() if fn == KEEP else super().rpc_async(to, fn)
+
+    async def process_group(self, *args: Any, **options: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize(
+    ("services", "doing"),
+    [([("stage-0", "else")], "waiting for the gradients"), ([("stage-0",), ("else",)], "committing")],
+)
+async def test_who_waits_for_others_at_the_end_is_not_said_to_compute(
+    services: list[tuple[str, ...]], doing: str
+) -> None:
+    """It would be blamed for what they do not do."""
+    own = stage(Hidden, square_loss if len(services) == 1 else None)
+    pipe = PipePlan("pipe", 1, tuple(services), len(services), "1f1b", 0)
+    rank = Host(pipe, (0, 0), {0: build(pipe, own)}, {0: own}, Silent())  # type: ignore[arg-type]
+    task = asyncio.ensure_future(rank.run(order(1)))
+    for kind in "FTB":
+        rank.deliver(Key(1, kind, 0, 0), data(6)[0])
+    await does(rank, doing)
+    await rank.abort(1, "given up")
+    with pytest.raises(PeerLost, match="given up"):
+        await task
 
 
 async def test_going_back_to_a_commit_that_is_not_here() -> None:
