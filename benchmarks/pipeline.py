@@ -4,7 +4,8 @@
 
 An MLP of equal layers trains by SGD on batches of 512. The ideal step is what it would be
 if data took no time: (m + p - 1) / m times the computation of the busiest stage in that step. "bubble" is
-the share of the time that stages stand idle, beside the schedule's own (p - 1) / (m + p - 1).
+the share of the time that stages stand idle, beside the schedule's own (p - 1) / (m + p - 1), and beside that
+of the same actions, which are not equally long: the first stage has no gradient to send back.
 "No commits" is the same without the state of each stage being sent to another service after each step, which
 torch has no counterpart of. Eager 1F1B runs against torch's interleaved 1F1B with one stage a rank, whose
 warm-up is the same. "Driver" is the part of a step, with micro-batches of a row, in which no stage has begun
@@ -18,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,9 @@ from benchmarks._pipeline import BATCH, LAYERS, MICROBATCHES, RANKS, SCHEDULES, 
 from benchmarks._ranks import lead_async
 from benchmarks._table import Row, report
 from psframework import nn, optim
-from psframework.pipeline.timetable import ideal_bubble
+from psframework.pipeline.schedule import Action, Kind
+from psframework.pipeline.timeline import bubble
+from psframework.pipeline.timetable import ideal_bubble, simulate
 
 
 def busiest(pipe: Any) -> float:
@@ -54,7 +58,19 @@ def of_bubble(pipe: Any, seconds: float) -> float:
     return float(pipe.bubble / ideal_bubble(RANKS, 8))
 
 
-FIGURES = {"step / ideal step": of_ideal, "bubble / ideal bubble": of_bubble}
+def of_actions(pipe: Any, seconds: float) -> float:
+    """Its bubble over that of the same actions, each as long as it was, if data took no time."""
+    spans = sorted((span for span in pipe.spans if span.microbatch >= 0), key=attrgetter("began"))
+    times = {Action(Kind(span.kind), span.stage, span.microbatch): span.ended - span.began for span in spans}
+    plans = [[action for action in times if action.stage == rank] for rank in range(RANKS)]
+    return bubble(spans) / simulate(plans, times.__getitem__).bubble
+
+
+FIGURES = {
+    "step / ideal step": of_ideal,
+    "bubble / ideal bubble": of_bubble,
+    "bubble / that of its actions": of_actions,
+}
 TINY = 32  # micro-batches of a row each
 MOST = 4
 ROWS = [

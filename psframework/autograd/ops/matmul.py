@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from typing import cast
+from weakref import ref
 
 import numpy as np
 
@@ -107,7 +108,7 @@ def _record_linear(
     if not (x_needs or weight_needs or bias_needs) or not is_grad_enabled():
         return constant(out)
     kept = rows if weight_needs else None
-    leaf = weight if weight._node is None else None
+    leaf = ref(weight) if weight._node is None else None  # by name only: the rule does not keep it
     w = weight._data if x_needs else None
     shape = None if x._data.ndim == 2 else x._data.shape
 
@@ -133,7 +134,8 @@ def _record_linear(
     return record_node("linear", out, rule, edges, ((v, v[0]) if weight_needs else (u, u[0]), (u, u[0])))
 
 
-def _into_weight(g: Array, rows: Array, leaf: Tensor | None) -> Array | None:
+def _into_weight(g: Array, rows: Array, name: ref[Tensor] | None) -> Array | None:
+    leaf = None if name is None else name()
     if leaf is not None and g.dtype == rows.dtype and not backend.is_narrow(g.dtype):
         total = total_of(leaf)
         if total is not None and total.dtype == g.dtype:
