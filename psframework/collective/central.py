@@ -21,6 +21,7 @@ from psframework.errors import PeerLost, PsfError, ResourceExhausted, WireError
 from psframework.proto.v1 import allreduce_pb2 as pb
 from psframework.rpc.deadline import Deadline
 from psframework.wire.device_bytes import Part
+from psframework.wire.threads import in_thread
 
 M = TypeVar("M", bound=Message)
 
@@ -155,7 +156,7 @@ class Central:
         if len(data) < THREAD_BYTES:
             copy()
         else:
-            await asyncio.to_thread(copy)
+            await in_thread(copy)
 
     async def _ask(self, work: Work) -> tuple[pb.RunReply, list[memoryview]]:
         """Asks until there is room at the service for the arrays of this operation."""

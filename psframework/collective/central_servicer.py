@@ -26,6 +26,7 @@ from psframework.rpc.call import Call
 from psframework.rpc.deadline import Clock, boottime
 from psframework.rpc.security.identity import ANY_NAME
 from psframework.rpc.service import Method
+from psframework.wire.threads import in_thread
 
 log = logging.getLogger("psframework.collective")
 
@@ -198,7 +199,7 @@ class AllreduceServicer:
             if round_.reserved <= SMALL:
                 results = group.compute(round_)
             else:
-                results = await asyncio.to_thread(group.compute, round_)
+                results = await in_thread(group.compute, round_)
         except PsfError as error:
             group.finish(round_, None, error)
         except Exception as error:  # such as no memory: the ranks must learn of it, and others live on

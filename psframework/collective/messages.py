@@ -18,6 +18,7 @@ from psframework.errors import ArgumentError, DeadlineExceeded, PsfError, WireEr
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.functions.future import Future
 from psframework.wire.spec import as_bytes
+from psframework.wire.threads import in_thread
 
 CHANNEL: Final = "p2p"
 MOST_TAG: Final = (1 << 31) - 1
@@ -85,7 +86,7 @@ class Messages:
         try:
             if self._error is not None:
                 raise self._error
-            flat = await asyncio.to_thread(lent.load) if lent.heavy else lent.load()
+            flat = await in_thread(lent.load) if lent.heavy else lent.load()
             if self._post is None or to == self._rank:
                 self._to_self[key.step].put_nowait(flat.reshape(lent.shape).copy())
             else:
@@ -141,7 +142,7 @@ async def _opened(letter: Letter) -> Array:
     if nbytes != array.nbytes:
         raise WireError(f"{nbytes} bytes came for an array of {sent.dtype} of shape {sent.shape}")
     if nbytes >= HEAVY:
-        await asyncio.to_thread(_fill, array, letter.parts)
+        await in_thread(_fill, array, letter.parts)
     else:
         _fill(array, letter.parts)
     return array

@@ -15,6 +15,7 @@ from psframework.collective.descriptor import Descriptor, Operation
 from psframework.collective.recorder import Record, Recorder
 from psframework.collective.work import Transport, Work
 from psframework.errors import CollectiveMismatch, DeadlineExceeded
+from psframework.wire.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class Queue:
             explain = self._explain
             self._on_loop(lambda: explain(error, lambda better: self._conclude(call, better)))
         elif call.heavy and get_ident() == self._loop_thread:
-            self._loop.run_in_executor(None, self._conclude, call, error)
+            in_thread(self._conclude, call, error)
         else:
             self._conclude(call, error)
 
@@ -174,7 +175,7 @@ class Queue:
     def _drive(self, call: Call | None) -> None:
         while call is not None:
             if call.load is not None and call.heavy and get_ident() == self._loop_thread:
-                self._loop.run_in_executor(None, self._drive, call)
+                in_thread(self._drive, call)
                 return
             call.starter = get_ident()
             try:

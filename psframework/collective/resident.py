@@ -7,7 +7,6 @@ it is in the cache, and writes the result into all of them.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,6 +22,7 @@ from psframework.collective.ops import ReduceOp
 from psframework.collective.staging import Bytes
 from psframework.collective.work import Flat
 from psframework.wire.shm import Segment
+from psframework.wire.threads import in_thread
 
 Share = Callable[[int], Awaitable[Segment]]
 """Gives all ranks of the host the same new segment, of at least so many bytes; all call it alike."""
@@ -88,7 +88,7 @@ class Residents:
             return np.empty(tuple(shape), kind)
         stride = -(-nbytes // _PAGE) * _PAGE
         segment = await self._share(stride * self._size)
-        await asyncio.to_thread(segment.touch)
+        await in_thread(segment.touch)
         regions = [segment.array(rank * stride, (nbytes,), "uint8") for rank in range(self._size)]
         segment.close()  # the mapping lives as long as its arrays
         # An array of its own of this rank's region: it dies with the user's last view, and ends the rest.

@@ -19,6 +19,7 @@ from psframework.proto.v1 import collective_pb2 as pb
 from psframework.rpc.deadline import Deadline
 from psframework.rpc.session.peer import Peer
 from psframework.wire.shm import Segment
+from psframework.wire.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ async def share(
     if len(local) == 1:
         return local
     try:
-        segment = await asyncio.to_thread(Segment.create, nbytes or segment_bytes(len(local)))
+        segment = await in_thread(Segment.create, nbytes or segment_bytes(len(local)))
         peers = [peer for _, peer in mates if peer is not None]
         try:
             await asyncio.gather(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from psframework.errors import ArgumentError, CollectiveMismatch, ContextClosed,
 from psframework.proto.v1.error_pb2 import ErrorDetail
 from psframework.rpc.status import detail_to_error, error_to_detail
 from psframework.wire.shm import Segment
+from psframework.wire.threads import in_thread
 
 FAR_BYTES: Final = 32 << 20
 """The slots of all ranks that are used where caches shall not hold them: as much as a large cache."""
@@ -165,7 +165,7 @@ class SharedMemory:
             self._closed = True
         if self._thread is not None:
             self._queue.put(None)
-            await asyncio.to_thread(self._thread.join)
+            await in_thread(self._thread.join)
             self._thread = None
         self._slots, self._residents = [], None
         # A board that nobody else sees: another thread may be starting an operation, which will fail.

@@ -1,7 +1,9 @@
 """Groups of connections: found by name, ended with what ends them, told of losses."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -302,3 +304,27 @@ async def test_among_many_only_those_with_sessions_are_told_and_tell_others(
     members[1].groups.ended(groups[1], PeerLost("somebody"))
     await until(lambda: all(seat.error is not None for seat in seats))
     assert members[1].agent.peer_for("c") is None
+
+
+@pytest.mark.parametrize("algorithm", ["shm", "direct"])
+async def test_users_who_fill_the_threads_of_the_loop_hold_up_nobody(world: Clusters, algorithm: str) -> None:
+    members = await world.join("a", "b")
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    over = threading.Event()
+    held = asyncio.get_running_loop().run_in_executor(None, over.wait, 60)
+    try:
+        async with asyncio.timeout(20):
+            groups = await world.group("g", members, algorithm=algorithm)
+            arrays = [np.full(1 << 20, rank, np.float32) for rank in range(2)]
+            await asyncio.gather(*(group.all_reduce(array) for group, array in zip(groups, arrays)))
+            assert (arrays[0] == 1).all() and (arrays[1] == 1).all()
+            sent = groups[0].send(arrays[0], 1)
+            assert ((await groups[1].recv(0)) == 1).all()
+            await sent
+            if algorithm == "shm":
+                await asyncio.gather(*(group.empty(1 << 20) for group in groups))
+            await asyncio.gather(*(group.close() for group in groups))
+    finally:
+        over.set()
+        await held
